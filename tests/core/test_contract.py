@@ -1,0 +1,255 @@
+"""Every transport, between two real processes, under one contract."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.core.module_engine import DictEngine, expected_bytes
+from tests.core.strategies import slot_sizes, state_dicts
+from tests.core.weights_of import weights_of
+from wsync_lab.config import SyncConfig
+from wsync_lab.engines.process import ProcessEngine
+from wsync_lab.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    PlanError,
+    TransportUnavailable,
+    UpdateRejected,
+    WsyncError,
+)
+from wsync_lab.protocol.sync import WeightSync
+from wsync_lab.transports import AVAILABLE
+from wsync_lab.weights import TensorMeta, TensorSource
+
+SLOT_BYTES = 4096
+METADATA = [TensorMeta(f"layers.{i}.weight", "bfloat16", (40, 33)) for i in range(9)]
+METADATA += [TensorMeta("head", "float32", (3, 1000)), TensorMeta("none", "float16", (0, 4))]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[ProcessEngine]:
+    with ProcessEngine(DictEngine) as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def healthy(engine: ProcessEngine) -> None:
+    for attribute, value in {"reject": [], "fail_at": "", "delay_s": 0.0, "events": []}.items():
+        engine.call("plant", attribute, value)
+
+
+def connect(
+    engine: ProcessEngine, transport: str, weights: dict[str, torch.Tensor], **config: float
+) -> WeightSync:
+    options = {"slot_bytes": SLOT_BYTES, "num_slots": 2, "deadline_s": 20.0} | config
+    return WeightSync.connect(TensorSource(weights.items()), engine, SyncConfig(transport, **options))
+
+
+def next_version(engine: ProcessEngine) -> int:
+    return int(engine.call("version")) + 1
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_successive_updates_arrive_bit_for_bit(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of(METADATA, seed=0)
+    sync = connect(engine, transport, weights)
+    for seed in range(1, 4):
+        for name, tensor in weights_of(METADATA, seed).items():
+            weights[name].copy_(tensor)
+        report = sync.update(next_version(engine))
+        assert engine.call("live_bytes") == expected_bytes(weights)
+        assert engine.call("version") == report.weight_version
+        assert report.sync_time_s == pytest.approx(sum(report.phase_times_s.values()))
+    sync.close()
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), num_slots=st.integers(1, 8), seed=st.integers(0, 99))
+def test_any_layout_ring_and_slot_size(
+    engine: ProcessEngine, transport: str, data: st.DataObject, num_slots: int, seed: int
+) -> None:
+    metadata = data.draw(state_dicts(max_tensors=6))
+    weights = weights_of(metadata, seed)
+    slot_bytes = data.draw(slot_sizes(metadata))
+    sync = connect(engine, transport, weights, slot_bytes=slot_bytes, num_slots=num_slots)
+    sync.update(next_version(engine))
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_a_slow_receiver_never_sees_a_slot_rewritten(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of(METADATA, seed=5)
+    engine.call("plant", "delay_s", 0.02)
+    sync = connect(engine, transport, weights)
+    assert len(sync.plan.buckets) > 4
+    report = sync.update(next_version(engine))
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+    assert report.phase_times_s["apply"] >= 0.02
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+@pytest.mark.parametrize("fail_at", ["begin", "load3", "finish"])
+def test_a_failed_update_is_refused_and_the_next_one_works(
+    engine: ProcessEngine, transport: str, fail_at: str
+) -> None:
+    weights = weights_of(METADATA, seed=6)
+    sync = connect(engine, transport, weights)
+    version = next_version(engine)
+    engine.call("plant", "fail_at", fail_at)
+    with pytest.raises(UpdateRejected, match=f"planted fault at {fail_at}"):
+        sync.update(version)
+    assert engine.call("version") == version - 1
+    assert engine.call("events")[-1] == "rollback"
+    assert engine.call("outcome")["touched"]
+    engine.call("plant", "fail_at", "")
+    sync.update(version)
+    sync.close()
+    assert engine.call("version") == version
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_an_aborted_update_publishes_nothing(engine: ProcessEngine, transport: str) -> None:
+    sync = connect(engine, transport, weights_of(METADATA, seed=7))
+    version = next_version(engine)
+    sync.prepare(version)
+    sync.abort("another rank failed")
+    assert engine.call("version") == version - 1
+    assert "another rank failed" in engine.call("outcome")["reason"]
+    sync.update(version)
+    sync.close()
+    assert engine.call("version") == version
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_versions_only_rise(engine: ProcessEngine, transport: str) -> None:
+    sync = connect(engine, transport, weights_of(METADATA, seed=7))
+    sync.update(next_version(engine))
+    with pytest.raises(UpdateRejected, match="versions only rise"):
+        sync.update(next_version(engine) - 1)
+    assert not engine.call("outcome")["touched"]
+    sync.update(next_version(engine))
+    sync.close()
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_a_manifest_that_does_not_fit_is_refused_before_the_engine_is_touched(
+    engine: ProcessEngine, transport: str
+) -> None:
+    engine.call("plant", "reject", ["head is unknown", "tail is missing"])
+    with pytest.raises(UpdateRejected, match="head is unknown; tail is missing"):
+        connect(engine, transport, weights_of(METADATA, seed=7))
+    assert engine.call("events") == []
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_a_changed_model_is_noticed_before_a_byte_moves(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of(METADATA, seed=7)
+    source = TensorSource(weights.items())
+    sync = WeightSync.connect(source, engine, SyncConfig(transport, slot_bytes=SLOT_BYTES))
+    source._tensors[0] = ("layers.0.weight", torch.zeros(2))
+    with pytest.raises(PlanError, match="became layers.0.weight"):
+        sync.update(next_version(engine))
+    assert engine.call("events") == []
+    sync.close()
+
+
+class FailingSource(TensorSource):
+    """Raises in the middle of its first pass."""
+
+    broken = True
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for index, named in enumerate(super().__iter__()):
+            if self.broken and index == 4:
+                raise RuntimeError("the gather failed")
+            yield named
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_a_gather_that_fails_aborts_the_update(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of(METADATA, seed=9)
+    source = FailingSource(weights.items())
+    sync = WeightSync.connect(source, engine, SyncConfig(transport, slot_bytes=SLOT_BYTES))
+    version = next_version(engine)
+    with pytest.raises(RuntimeError, match="the gather failed"):
+        sync.update(version)
+    assert "the gather failed" in engine.call("outcome")["reason"]
+    source.broken = False
+    sync.update(version)
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+class CountingSource(TensorSource):
+    """Counts gathers: in a sharded job each is a collective that every rank must join."""
+
+    gathers = 0
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for named in super().__iter__():
+            self.gathers += 1
+            yield named
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+def test_a_rank_whose_engine_fails_still_joins_every_gather(engine: ProcessEngine, transport: str) -> None:
+    source = CountingSource(weights_of(METADATA, seed=9).items())
+    sync = WeightSync.connect(source, engine, SyncConfig(transport, slot_bytes=SLOT_BYTES))
+    engine.call("plant", "fail_at", "load2")
+    with pytest.raises(UpdateRejected):
+        sync.update(next_version(engine))
+    assert source.gathers == len(METADATA)
+    sync.close()
+
+
+@pytest.mark.parametrize("transport", AVAILABLE)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_engine_that_dies_or_hangs_is_an_error_within_the_deadline(
+    transport: str, number: signal.Signals
+) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with ProcessEngine(DictEngine) as victim:
+        victim.call("plant", "delay_s", 0.05)
+        sync = connect(victim, transport, weights_of(METADATA, seed=4), deadline_s=1.0)
+        killer = threading.Timer(0.15, victim.signal, (number,))
+        killer.start()
+        start = time.monotonic()
+        expected = PeerLost if number == signal.SIGKILL else DeadlineExceeded
+        with pytest.raises(expected, match=r"rank 0, update 1, bucket \d+ of"):
+            sync.update(1)
+        killer.join()
+        assert time.monotonic() - start < (1.0 if number == signal.SIGKILL else 3.0)
+        with contextlib.suppress(ProcessLookupError):
+            victim.signal(signal.SIGKILL)
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 1
+
+
+def test_unknown_and_unbuilt_transports_are_named() -> None:
+    with pytest.raises(ConfigError, match="unknown transport 'carrier pigeon': choose one of"):
+        SyncConfig("carrier pigeon")
+    with pytest.raises(TransportUnavailable, match="'cuda_ipc' is not built yet"):
+        WeightSync.connect(TensorSource([]), None, SyncConfig("cuda_ipc"))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="num_slots is -1"):
+        SyncConfig("pinned", num_slots=-1)
+
+
+def test_an_engine_that_cannot_attach_is_reported_at_once() -> None:
+    with ProcessEngine(DictEngine) as engine:
+        engine.signal(signal.SIGKILL)
+        start = time.monotonic()
+        with pytest.raises(WsyncError):
+            connect(engine, "pinned", weights_of(METADATA, seed=1), deadline_s=30)
+        assert time.monotonic() - start < 5

@@ -1,0 +1,130 @@
+"""An engine in a process of its own, and the trainer's handle on it: no Ray needed.
+
+Calls travel as MessagePack over a pipe and run one after another. The process ends with its
+owner: the pipe's end-of-file tells it.
+"""
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any
+
+import msgspec
+
+from wsync_lab import errors
+from wsync_lab.errors import PeerLost, WsyncError
+
+_START_TIMEOUT_S = 60.0
+
+
+class ProcessEngine:
+    """``EngineClient`` for an engine that ``factory(*args)`` builds in a new process.
+
+    ``factory`` is importable by name; its value has the methods of ``engines.base.Engine``.
+    """
+
+    def __init__(self, factory: Callable[..., Any], *args: Any) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
+        self._pipe, child = context.Pipe()
+        self._process = context.Process(target=_run, args=(child, factory, args), daemon=True)
+        self._process.start()
+        self.pid: int = self._process.pid or 0
+        child.close()
+        self._calls: dict[int, Future[Any]] = {}
+        self._ids = itertools.count()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._read_replies, daemon=True).start()
+        self.call("ready", timeout_s=_START_TIMEOUT_S)
+
+    def submit(self, method: str, *args: Any) -> "Call":
+        """Start ``method`` in the engine's process; see ``protocol.carrier.EngineClient``."""
+        future: Future[Any] = Future()
+        with self._lock:
+            identity = next(self._ids)
+            self._calls[identity] = future
+            try:
+                self._pipe.send_bytes(msgspec.msgpack.encode((identity, method, args)))
+            except OSError:
+                self._lose_calls()
+        return Call(future)
+
+    def call(self, method: str, *args: Any, timeout_s: float = 60.0) -> Any:
+        """``submit`` and wait."""
+        return self.submit(method, *args).result(timeout_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Kill, stop or continue the process."""
+        os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """End the process: it sees the end of the pipe, and is killed if that is not enough."""
+        with contextlib.suppress(OSError):
+            self._pipe.send_bytes(b"")
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        self._process.close()
+        self._pipe.close()
+
+    def __enter__(self) -> "ProcessEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_replies(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                identity, error, value = msgspec.msgpack.decode(self._pipe.recv_bytes())
+                future = self._calls.pop(identity)
+                future.set_exception(_exception(*error)) if error else future.set_result(value)
+        with self._lock:
+            self._lose_calls()
+
+    def _lose_calls(self) -> None:
+        while self._calls:
+            _, future = self._calls.popitem()
+            future.set_exception(PeerLost(f"the engine's process {self.pid} is gone"))
+
+
+class Call:
+    """A call under way; see ``protocol.carrier.Pending``."""
+
+    def __init__(self, future: "Future[Any]") -> None:
+        self._future = future
+
+    def result(self, timeout_s: float) -> Any:
+        return self._future.result(timeout_s)
+
+
+def _run(pipe: Connection, factory: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    engine = factory(*args)
+    with contextlib.suppress(EOFError, OSError):
+        while request := pipe.recv_bytes():
+            identity, method, arguments = msgspec.msgpack.decode(request)
+            pipe.send_bytes(msgspec.msgpack.encode((identity, *_outcome(engine, method, arguments))))
+
+
+def _outcome(engine: Any, method: str, args: list[Any]) -> tuple[list[str] | None, Any]:
+    if method == "ready":
+        return None, None
+    try:
+        return None, getattr(engine, method)(*args)
+    except Exception as error:  # it is raised again in the caller's process
+        return [type(error).__name__, str(error)], None
+
+
+def _exception(kind: str, text: str) -> WsyncError:
+    """The package's own error of that name; any other kind as a plain ``WsyncError``."""
+    known = getattr(errors, kind, None)
+    if isinstance(known, type) and issubclass(known, WsyncError):
+        return known(text)
+    return WsyncError(f"{kind}: {text}")

@@ -1,0 +1,1 @@
+"""The update protocol: the same for every transport and every engine."""

@@ -1,0 +1,149 @@
+"""How the trainer's messages reach the worker: over the channel, or one RPC a message."""
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from wsync_lab.channel.link import Link
+from wsync_lab.channel.messages import PROTOCOL_VERSION, Hello, Message, decode, encode
+from wsync_lab.channel.rendezvous import Listener
+from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError, WsyncError
+
+_POLL_S = 0.2
+
+
+class Pending(Protocol):
+    """A call under way on the engine."""
+
+    def result(self, timeout_s: float) -> Any:
+        """Its value; raises what the call raised, or ``TimeoutError``."""
+        ...
+
+
+class EngineClient(Protocol):
+    """The trainer's handle on its engine: an actor, another process, a thread."""
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        """Start ``method`` of ``engines.Engine``: attach, serve, handle, outcome, detach."""
+        ...
+
+
+class Carrier(ABC):
+    """Posts messages to one worker and receives its replies, in order."""
+
+    def __init__(self, engine: EngineClient, deadline_s: float) -> None:
+        self._engine = engine
+        self._deadline_s = deadline_s
+
+    @abstractmethod
+    def start(self) -> None:
+        """Let the engine enter an update."""
+
+    @abstractmethod
+    def post(self, message: Message, payload: bytes | None = None) -> None:
+        """Send without waiting for the reply."""
+
+    @abstractmethod
+    def receive(self) -> Message:
+        """The next reply."""
+
+    @abstractmethod
+    def finish(self) -> dict[str, Any]:
+        """The engine's outcome of the update, once it has left it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connection up; the worker notices at once where there is a channel."""
+
+    def _result(self, pending: Pending) -> Any:
+        try:
+            return pending.result(self._deadline_s)
+        except WsyncError:
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded(f"the engine's RPC did not return in {self._deadline_s:g} s") from None
+        except Exception as error:  # whatever the RPC layer and the engine raise
+            raise PeerLost(f"the engine's RPC failed: {type(error).__name__}: {error}") from error
+
+
+class ChannelCarrier(Carrier):
+    """Messages over the unix socket; the engine makes one worker RPC an update."""
+
+    def __init__(self, engine: EngineClient, deadline_s: float, offer: Message, fds: Sequence[int]) -> None:
+        super().__init__(engine, deadline_s)
+        self._serving: Pending | None = None
+        with Listener() as listener:
+            attaching = engine.submit("attach", listener.address)
+            self._link = self._accept(listener, attaching)
+        self._link.send(offer, fds, deadline_s=deadline_s)
+
+    def start(self) -> None:
+        self._serving = self._engine.submit("serve")
+
+    def post(self, message: Message, payload: bytes | None = None) -> None:
+        self._link.send(message, deadline_s=self._deadline_s)
+
+    def receive(self) -> Message:
+        message, _ = self._link.receive(deadline_s=self._deadline_s)
+        return message
+
+    def finish(self) -> dict[str, Any]:
+        if self._serving is None:
+            raise ProtocolError("no update was started")
+        outcome: dict[str, Any] = self._result(self._serving)
+        return outcome
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _accept(self, listener: Listener, attaching: Pending) -> Link:
+        """Accept the worker, unless the engine fails to attach it first."""
+        until = time.monotonic() + self._deadline_s
+        while True:
+            try:
+                link = listener.accept(deadline_s=_POLL_S)
+                break
+            except TimeoutError:
+                _raise_if_ended(attaching)
+                if time.monotonic() > until:
+                    raise
+        hello, _ = link.receive(deadline_s=self._deadline_s)
+        if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
+            link.close()
+            raise ProtocolError(f"the worker speaks another protocol than {PROTOCOL_VERSION}: {hello}")
+        return link
+
+
+class RpcCarrier(Carrier):
+    """Messages, and payloads with them, through the engine's RPC: transport ``cpu``."""
+
+    def __init__(self, engine: EngineClient, deadline_s: float, offer: Message) -> None:
+        super().__init__(engine, deadline_s)
+        self._replies: deque[Pending] = deque()
+        self.post(offer)
+
+    def start(self) -> None:
+        self._replies.clear()
+
+    def post(self, message: Message, payload: bytes | None = None) -> None:
+        self._replies.append(self._engine.submit("handle", encode(message), payload))
+
+    def receive(self) -> Message:
+        return decode(self._result(self._replies.popleft()))
+
+    def finish(self) -> dict[str, Any]:
+        outcome: dict[str, Any] = self._result(self._engine.submit("outcome"))
+        return outcome
+
+    def close(self) -> None:
+        self._replies.clear()
+
+
+def _raise_if_ended(attaching: Pending) -> None:
+    try:
+        attaching.result(0.0)
+    except TimeoutError:
+        return
+    raise PeerLost("the engine attached to no trainer and gave no reason")

@@ -1,0 +1,219 @@
+"""The worker's half of the update protocol: a message in, a reply out, no I/O of its own."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+
+from wsync_lab.channel.link import close_all
+from wsync_lab.channel.messages import (
+    Abort,
+    Accepted,
+    Begin,
+    Commit,
+    Done,
+    Failed,
+    Message,
+    Offer,
+    Prepared,
+    Seal,
+    SlotFree,
+    SlotReady,
+    Started,
+)
+from wsync_lab.errors import ProtocolError, UpdateRejected
+from wsync_lab.packing import check_plan
+from wsync_lab.transports import reader_class
+from wsync_lab.transports.base import SlotReader
+from wsync_lab.unpacking import Unpacker
+from wsync_lab.weights import TensorMeta
+
+Result = TypeVar("Result")
+
+
+class Applier(Protocol):
+    """How an engine takes new weights. Lives in the inference worker's process."""
+
+    device: torch.device
+
+    def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
+        """Every reason why these weights do not fit the engine, which is not touched."""
+        ...
+
+    def begin(self) -> None:
+        """An update starts."""
+        ...
+
+    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        """Take whole tensors: views into a slot that is overwritten after the return."""
+        ...
+
+    def finish(self) -> None:
+        """The manifest is complete: make it live."""
+        ...
+
+    def rollback(self) -> None:
+        """The update failed after ``begin``: leave an engine that a later full update mends."""
+        ...
+
+
+@dataclass(frozen=True)
+class UpdateOutcome:
+    """How one update ended on the worker.
+
+    ``touched`` is False when it was refused before the engine's weights were touched.
+    """
+
+    weight_version: int
+    committed: bool
+    touched: bool
+    reason: str
+    apply_s: float
+
+
+class Receiver:
+    """State of one worker: the agreed plan, the mapped slots, and the update under way.
+
+    ``handle`` never raises for what a peer or an engine does wrong: it rolls the update back
+    and replies ``Failed``. ``outcome`` is None while an update runs.
+    """
+
+    def __init__(self, applier: Applier) -> None:
+        self._applier = applier
+        self._reader: SlotReader | None = None
+        self._unpacker: Unpacker | None = None
+        self._target, self._touched, self._prepared = 0, False, False
+        self._apply_s = 0.0
+        self.weight_version = 0
+        self.outcome: UpdateOutcome | None = None
+
+    def handle(self, message: Message, payload: bytes | None = None, fds: Sequence[int] = ()) -> Message:
+        """The reply to ``message``; ``payload`` and ``fds`` are what travelled beside it."""
+        try:
+            match message:
+                case Offer():
+                    return self._offer(message, fds)
+                case Begin():
+                    return self._begin(message)
+                case SlotReady():
+                    return self._bucket(message, payload)
+                case Seal():
+                    return self._seal(message)
+                case Commit():
+                    return self._commit(message)
+                case Abort():
+                    return self._abort(message)
+            raise ProtocolError(f"{type(message).__name__} is not for an inference worker")
+        except Exception as error:  # the engine's own exceptions are of any type
+            return self.fail(f"{type(error).__name__}: {error}")
+
+    def fail(self, reason: str) -> Failed:
+        """End the update under way, if any, because of ``reason``."""
+        self._end(committed=False, reason=reason)
+        return Failed(reason)
+
+    def close(self) -> None:
+        """Give up an update under way and unmap the slots; a new offer may follow."""
+        if self._unpacker is not None:
+            self.fail("the worker was detached from its trainer")
+        if self._reader is not None:
+            self._reader.close()
+        self._reader = None
+
+    def _offer(self, offer: Offer, fds: Sequence[int]) -> Accepted:
+        self.close()
+        try:
+            check_plan(offer.plan)
+            faults = self._applier.check(offer.plan.tensors, offer.plan.aliases)
+            if faults:
+                raise UpdateRejected("; ".join(faults))
+        except BaseException:
+            close_all(fds)
+            raise
+        reader = reader_class(offer.transport)(offer.plan, offer.num_slots, fds, self._applier.device)
+        self._plan, self._reader, self._num_slots = offer.plan, reader, offer.num_slots
+        return Accepted(offer.plan.digest)
+
+    def _begin(self, begin: Begin) -> Started:
+        if self._unpacker is not None:
+            raise ProtocolError("an update is under way: end it before the next")
+        self._target, self._prepared = begin.weight_version, False
+        self.outcome, self._apply_s = None, 0.0
+        if self._reader is None or begin.plan_digest != self._plan.digest:
+            raise ProtocolError("the update follows another plan than the one agreed at init: connect again")
+        if begin.weight_version <= self.weight_version:
+            raise ProtocolError(
+                f"version {begin.weight_version} is not above {self.weight_version}: versions only rise"
+            )
+        self._unpacker = Unpacker(self._plan)
+        return Started(begin.weight_version)
+
+    def _bucket(self, ready: SlotReady, payload: bytes | None) -> SlotFree:
+        unpacker, reader = self._active()
+        if ready.slot != ready.bucket % self._num_slots or ready.bucket >= len(self._plan.buckets):
+            raise ProtocolError(f"bucket {ready.bucket} in slot {ready.slot} is not in the plan")
+        self._touch()
+        view = reader.read(ready.slot, self._plan.buckets[ready.bucket].num_bytes, payload)
+        tensors = unpacker.accept(ready.bucket, view)
+        self._timed(lambda: self._applier.load(tensors))
+        reader.release()
+        return SlotFree(ready.slot)
+
+    def _seal(self, seal: Seal) -> Prepared:
+        unpacker, _ = self._active()
+        if seal.weight_version != self._target:
+            raise ProtocolError(f"sealed as version {seal.weight_version}, begun as {self._target}")
+        unpacker.check_complete()
+        self._touch()
+        empty = unpacker.empty_tensors(self._applier.device)
+        self._timed(lambda: self._applier.load(empty))
+        self._timed(self._applier.finish)
+        self._prepared = True
+        return Prepared(self._target, self._apply_s)
+
+    def _commit(self, commit: Commit) -> Done:
+        self._active()
+        if not self._prepared or commit.weight_version != self._target:
+            raise ProtocolError(f"commit of version {commit.weight_version}, which is not prepared")
+        self.weight_version = commit.weight_version
+        self._end(committed=True, reason="")
+        return Done(commit.weight_version, committed=True)
+
+    def _abort(self, abort: Abort) -> Done:
+        self._end(committed=False, reason=f"aborted by the trainer: {abort.reason}")
+        return Done(abort.weight_version, committed=False)
+
+    def _active(self) -> tuple[Unpacker, SlotReader]:
+        if self._unpacker is None or self._reader is None:
+            raise ProtocolError("no update was begun")
+        return self._unpacker, self._reader
+
+    def _touch(self) -> None:
+        if not self._touched:
+            self._touched = True
+            self._timed(self._applier.begin)
+
+    def _timed(self, call: Callable[[], Result]) -> Result:
+        start = time.perf_counter()
+        try:
+            return call()
+        finally:
+            self._apply_s += time.perf_counter() - start
+
+    def _end(self, *, committed: bool, reason: str) -> None:
+        self._unpacker = None
+        if self.outcome is not None:
+            return
+        if self._touched and not committed:
+            reason = self._rolled_back(reason)
+        self.outcome = UpdateOutcome(self._target, committed, self._touched, reason, self._apply_s)
+        self._touched = False
+
+    def _rolled_back(self, reason: str) -> str:
+        try:
+            self._applier.rollback()
+        except Exception as error:
+            return f"{reason}; and the engine could not be put in order: {type(error).__name__}: {error}"
+        return reason

@@ -1,0 +1,227 @@
+"""The trainer's half of the update protocol."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+
+from wsync_lab import transports
+from wsync_lab.channel.messages import (
+    Abort,
+    Accepted,
+    Begin,
+    Commit,
+    Done,
+    Failed,
+    Message,
+    Offer,
+    Prepared,
+    Seal,
+    SlotFree,
+    SlotReady,
+    Started,
+)
+from wsync_lab.config import SyncConfig
+from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError, UpdateRejected
+from wsync_lab.packing import Plan, build_plan, check_metadata
+from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
+from wsync_lab.protocol.phases import SyncClock, SyncReport
+from wsync_lab.protocol.stream import StreamPacker
+from wsync_lab.transports.base import SlotWriter
+from wsync_lab.weights import WeightSource
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class WeightSync:
+    """One trainer rank's connection to the inference worker of its colocated pair.
+
+    ``prepare`` moves and applies the weights, ``commit`` publishes them; between the two, the
+    ranks of a job agree that all are prepared, or all ``abort``. A rejected update leaves the
+    connection usable; after ``PeerLost`` or ``DeadlineExceeded`` it is closed: connect again.
+    """
+
+    def __init__(
+        self,
+        source: WeightSource,
+        writer: SlotWriter,
+        carrier: Carrier,
+        plan: Plan,
+        num_slots: int,
+        rank: int,
+    ) -> None:
+        """Use ``connect``."""
+        self._source, self._writer, self._carrier = source, writer, carrier
+        self.plan, self._num_slots, self._rank = plan, num_slots, rank
+        self._clock = SyncClock()
+        self._apply_s = 0.0
+        self._version, self._bucket = 0, 0
+
+    @classmethod
+    def connect(
+        cls,
+        source: WeightSource,
+        engine: EngineClient,
+        config: SyncConfig,
+        rank: int = 0,
+        device: torch.device | None = None,
+    ) -> "WeightSync":
+        """Agree on the plan, and map the staging slots into the inference worker.
+
+        Args:
+            device: where the weights are; slots of device transports lie there.
+
+        Raises:
+            TransportUnavailable: the transport cannot run here.
+            UpdateRejected: the weights do not fit the engine; lists all faults.
+        """
+        plan = build_plan(source.metadata(), source.aliases(), config.slot_bytes)
+        writer = transports.writer_class(config.transport)(
+            plan, config.num_slots, device or torch.device("cpu")
+        )
+        try:
+            carrier = _connect(engine, config, plan, writer)
+        except BaseException:
+            writer.close()
+            raise
+        return cls(source, writer, carrier, plan, config.num_slots, rank)
+
+    @property
+    def slot_memory(self) -> str:
+        """What carried the bytes, as records name it."""
+        return self._writer.slot_memory
+
+    @property
+    def collective(self) -> str | None:
+        return self._writer.collective
+
+    def update(self, version: int) -> SyncReport:
+        """``prepare`` and ``commit`` for a job of one colocated pair."""
+        self.prepare(version)
+        return self.commit()
+
+    def prepare(self, version: int) -> None:
+        """Send every bucket; return when the worker has applied them all.
+
+        Where the source is sharded this is a collective: whatever goes wrong with this pair,
+        the rank first takes its part in every gather, so that no other rank is left waiting.
+
+        Raises:
+            PlanError: the model changed since ``connect``; nothing was sent.
+            UpdateRejected: the worker refused or failed; the engine knows what it serves.
+            PeerLost, DeadlineExceeded: the pair is broken; this connection is closed.
+        """
+        check_metadata(self.plan, self._source.metadata())
+        self._clock, self._version, self._bucket = SyncClock(), version, 0
+        tensors = iter(self._source)
+        try:
+            with self._ending_on_error():
+                self._send(tensors)
+        finally:
+            for _ in tensors:
+                pass
+
+    def commit(self) -> SyncReport:
+        """Publish the prepared update, and return when the engine generates with it.
+
+        Raises:
+            UpdateRejected, PeerLost, DeadlineExceeded: as in ``prepare``.
+        """
+        with self._ending_on_error():
+            self._post(Commit(self._version))
+            self._expect(Done)
+            self._clock.committed()
+            outcome = self._carrier.finish()
+        if not outcome["committed"]:
+            raise UpdateRejected(outcome["reason"])
+        return self._report(outcome["pause_s"], outcome["resume_s"])
+
+    def abort(self, reason: str) -> None:
+        """Give up an update that this rank prepared, because another rank failed."""
+        with self._ending_on_error():
+            self._post(Abort(self._version, reason))
+            while not isinstance(self._carrier.receive(), Done | Failed):
+                pass
+            self._carrier.finish()
+
+    def close(self) -> None:
+        """Free the slots and the channel. The engine keeps what it committed."""
+        self._carrier.close()
+        self._writer.close()
+
+    def _send(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self._carrier.start()
+        self._post(Begin(self._version, self.plan.digest))
+        self._expect(Started)
+        packer = StreamPacker(self.plan, tensors, self._clock)
+        for index, bucket in enumerate(self.plan.buckets):
+            self._bucket, slot = index, index % self._num_slots
+            if index >= self._num_slots:
+                self._expect(SlotFree)
+            packer.fill(bucket, self._writer.slot(slot))
+            with self._clock.phase("pack"):
+                payload = self._writer.publish(slot, bucket.num_bytes)
+            self._post(SlotReady(index, slot), payload)
+        for _ in range(min(self._num_slots, len(self.plan.buckets))):
+            self._expect(SlotFree)
+        packer.finish()
+        self._post(Seal(self._version))
+        self._apply_s = self._expect(Prepared).apply_s
+        self._clock.prepared()
+
+    def _post(self, message: Message, payload: bytes | None = None) -> None:
+        self._carrier.post(message, payload)
+
+    def _expect(self, kind: type[Reply]) -> Reply:
+        reply = self._carrier.receive()
+        if isinstance(reply, Failed):
+            raise UpdateRejected(f"{self._where()}: {reply.reason}")
+        if not isinstance(reply, kind):
+            raise ProtocolError(f"{self._where()}: {type(reply).__name__} instead of {kind.__name__}")
+        return reply
+
+    @contextmanager
+    def _ending_on_error(self) -> Iterator[None]:
+        """Leave no half-open update behind: the worker's, this rank's, or the connection."""
+        try:
+            yield
+        except UpdateRejected:
+            self._carrier.finish()
+            raise
+        except (PeerLost, DeadlineExceeded) as error:
+            self.close()
+            raise type(error)(f"{self._where()}: {error}") from None
+        except ProtocolError:
+            self.close()
+            raise
+        except Exception as error:  # the source's own failure; the pair is in order
+            self.abort(f"{type(error).__name__}: {error}")
+            raise
+
+    def _where(self) -> str:
+        return (
+            f"rank {self._rank}, update {self._version}, bucket {self._bucket + 1} of "
+            f"{len(self.plan.buckets)}, after {self._clock.elapsed_s():.3f} s"
+        )
+
+    def _report(self, pause_s: float, resume_s: float) -> SyncReport:
+        times = self._clock.phase_times_s(pause_s, self._apply_s)
+        total_s = sum(times.values())
+        return SyncReport(self._version, self.plan.payload_bytes, total_s, times, pause_s, resume_s)
+
+
+def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotWriter) -> Carrier:
+    offer = Offer(config.transport, plan, config.num_slots, writer.slot_memory)
+    carrier: Carrier
+    if writer.one_rpc_per_bucket:
+        carrier = RpcCarrier(engine, config.deadline_s, offer)
+    else:
+        carrier = ChannelCarrier(engine, config.deadline_s, offer, writer.fds())
+    reply = carrier.receive()
+    if isinstance(reply, Accepted) and reply.plan_digest == plan.digest:
+        return carrier
+    carrier.close()
+    if isinstance(reply, Failed):
+        raise UpdateRejected(reply.reason)
+    raise ProtocolError(f"the worker answered the offer with {reply}")

@@ -20,6 +20,7 @@ from wsync_lab.channel.messages import Begin, Failed, Offer, Seal, SlotFree, dec
 from wsync_lab.channel.rendezvous import Listener, connect
 from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError
 from wsync_lab.packing import build_plan
+from wsync_lab.transports.base import SlotOffer
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def raw() -> Iterator[tuple[socket.socket, Link]]:
 @given(st.data())
 def test_an_offer_survives_the_wire(data: st.DataObject) -> None:
     metadata = data.draw(state_dicts())
-    offer = Offer("pinned", build_plan(metadata, {}, data.draw(slot_sizes(metadata))), 2, "memfd")
+    offer = Offer(build_plan(metadata, {}, data.draw(slot_sizes(metadata))), SlotOffer("pinned", 2, "memfd"))
     assert decode(encode(offer)) == offer
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from wsync_lab.errors import ProtocolError
 from wsync_lab.packing import Plan
+from wsync_lab.transports.base import SlotOffer
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 64 << 20  # a plan of about 400 000 tensors
@@ -34,10 +35,8 @@ class Hello(Message, frozen=True):
 class Offer(Message, frozen=True):
     """Trainer to engine, once: the plan and the staging slots (fds travel beside it)."""
 
-    transport: str
     plan: Plan
-    num_slots: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
-    slot_memory: str
+    slots: SlotOffer
 
 
 class Accepted(Message, frozen=True):

@@ -11,6 +11,7 @@ from wsync_lab.channel.messages import (
     Failed,
     Hello,
     Message,
+    Started,
     decode,
     encode,
 )
@@ -56,8 +57,10 @@ class WorkerEndpoint:
             link.send(reply, deadline_s=_ATTACH_DEADLINE_S)
             if isinstance(reply, Failed):
                 raise UpdateRejected(reply.reason)
+            self._receiver.join(_ATTACH_DEADLINE_S)
         except BaseException:
             link.close()
+            self._receiver.close()
             raise
         self._link = link
 
@@ -108,3 +111,5 @@ class WorkerEndpoint:
         reply = self._receiver.handle(message)
         assert self._link is not None
         self._link.send(reply, deadline_s=self._deadline_s)
+        if isinstance(reply, Started):
+            self._receiver.join(self._deadline_s)

@@ -25,7 +25,7 @@ from wsync_lab.channel.messages import (
 )
 from wsync_lab.errors import ProtocolError, UpdateRejected
 from wsync_lab.packing import check_plan
-from wsync_lab.transports import reader_class
+from wsync_lab.transports import open_reader
 from wsync_lab.transports.base import SlotReader
 from wsync_lab.unpacking import Unpacker
 from wsync_lab.weights import TensorMeta
@@ -114,6 +114,11 @@ class Receiver:
         self._end(committed=False, reason=reason)
         return Failed(reason)
 
+    def join(self, deadline_s: float) -> None:
+        """Meet the trainer's end of the transport, once the reply to it was sent."""
+        if self._reader is not None:
+            self._reader.join(deadline_s)
+
     def close(self) -> None:
         """Give up an update under way and unmap the slots; a new offer may follow."""
         if self._unpacker is not None:
@@ -132,8 +137,8 @@ class Receiver:
         except BaseException:
             close_all(fds)
             raise
-        reader = reader_class(offer.transport)(offer.plan, offer.num_slots, fds, self._applier.device)
-        self._plan, self._reader, self._num_slots = offer.plan, reader, offer.num_slots
+        self._reader = open_reader(offer.plan, offer.slots, fds, self._applier.device)
+        self._plan, self._num_slots = offer.plan, offer.slots.num_slots
         return Accepted(offer.plan.digest)
 
     def _begin(self, begin: Begin) -> Started:
@@ -208,6 +213,8 @@ class Receiver:
             return
         if self._touched and not committed:
             reason = self._rolled_back(reason)
+        if self._reader is not None and not committed:
+            self._reader.reset()
         self.outcome = UpdateOutcome(self._target, committed, self._touched, reason, self._apply_s)
         self._touched = False
 

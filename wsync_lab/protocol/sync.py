@@ -28,7 +28,7 @@ from wsync_lab.packing import Plan, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
 from wsync_lab.protocol.phases import SyncClock, SyncReport
 from wsync_lab.protocol.stream import StreamPacker
-from wsync_lab.transports.base import SlotWriter
+from wsync_lab.transports.base import SlotOffer, SlotWriter
 from wsync_lab.weights import WeightSource
 
 Reply = TypeVar("Reply", bound=Message)
@@ -48,12 +48,13 @@ class WeightSync:
         writer: SlotWriter,
         carrier: Carrier,
         plan: Plan,
-        num_slots: int,
+        config: SyncConfig,
         rank: int,
     ) -> None:
         """Use ``connect``."""
         self._source, self._writer, self._carrier = source, writer, carrier
-        self.plan, self._num_slots, self._rank = plan, num_slots, rank
+        self.plan, self._rank = plan, rank
+        self._num_slots, self._deadline_s = config.num_slots, config.deadline_s
         self._clock = SyncClock()
         self._apply_s = 0.0
         self._version, self._bucket = 0, 0
@@ -77,15 +78,14 @@ class WeightSync:
             UpdateRejected: the weights do not fit the engine; lists all faults.
         """
         plan = build_plan(source.metadata(), source.aliases(), config.slot_bytes)
-        writer = transports.writer_class(config.transport)(
-            plan, config.num_slots, device or torch.device("cpu")
-        )
+        where = device or torch.device("cpu")
+        writer = transports.open_writer(config.transport, plan, config.num_slots, where)
         try:
             carrier = _connect(engine, config, plan, writer)
         except BaseException:
             writer.close()
             raise
-        return cls(source, writer, carrier, plan, config.num_slots, rank)
+        return cls(source, writer, carrier, plan, config, rank)
 
     @property
     def slot_memory(self) -> str:
@@ -143,6 +143,7 @@ class WeightSync:
             self._post(Abort(self._version, reason))
             while not isinstance(self._carrier.receive(), Done | Failed):
                 pass
+            self._writer.reset()
             self._carrier.finish()
 
     def close(self) -> None:
@@ -154,6 +155,7 @@ class WeightSync:
         self._carrier.start()
         self._post(Begin(self._version, self.plan.digest))
         self._expect(Started)
+        self._writer.join(self._deadline_s)
         packer = StreamPacker(self.plan, tensors, self._clock)
         for index, bucket in enumerate(self.plan.buckets):
             self._bucket, slot = index, index % self._num_slots
@@ -187,6 +189,7 @@ class WeightSync:
         try:
             yield
         except UpdateRejected:
+            self._writer.reset()
             self._carrier.finish()
             raise
         except (PeerLost, DeadlineExceeded) as error:
@@ -212,16 +215,25 @@ class WeightSync:
 
 
 def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotWriter) -> Carrier:
-    offer = Offer(config.transport, plan, config.num_slots, writer.slot_memory)
+    slots = SlotOffer(config.transport, config.num_slots, writer.slot_memory, writer.rendezvous)
+    offer = Offer(plan, slots)
     carrier: Carrier
     if writer.one_rpc_per_bucket:
         carrier = RpcCarrier(engine, config.deadline_s, offer)
     else:
         carrier = ChannelCarrier(engine, config.deadline_s, offer, writer.fds())
-    reply = carrier.receive()
+    try:
+        _check_accepted(carrier.receive(), plan)
+        writer.join(config.deadline_s)
+    except BaseException:
+        carrier.close()
+        raise
+    return carrier
+
+
+def _check_accepted(reply: Message, plan: Plan) -> None:
     if isinstance(reply, Accepted) and reply.plan_digest == plan.digest:
-        return carrier
-    carrier.close()
+        return
     if isinstance(reply, Failed):
         raise UpdateRejected(reply.reason)
     raise ProtocolError(f"the worker answered the offer with {reply}")

@@ -4,15 +4,37 @@ A transport knows nothing of names, versions or commits. Its two ends are create
 init, from the plan and the number of slots; nothing is allocated or exported afterwards. The
 update protocol guarantees the order: the trainer fills a slot and publishes it; the worker
 reads and releases it; only then does the trainer fill it again.
+
+Each transport is a module with two functions:
+
+    open_writer(plan, num_slots, device) -> SlotWriter
+        Allocates the slots, each for the fullest bucket of the plan.
+    open_reader(plan, offer, fds, device) -> SlotReader
+        Maps them. It owns, and closes, ``fds``, also when it fails.
+
+Both raise ``TransportUnavailable`` with what is missing on this machine, and the remedy.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated
 
+import msgspec
 import torch
 
-from wsync_lab.packing import Plan
+
+class SlotOffer(msgspec.Struct, frozen=True):
+    """What the worker must know to build its end; descriptors travel beside it.
+
+    Attributes:
+        slot_memory: what the slots are made of, as records name it.
+        rendezvous: where the ends of a collective meet, ``host:port``, or empty.
+    """
+
+    transport: str
+    num_slots: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
+    slot_memory: str
+    rendezvous: str = ""
 
 
 class SlotWriter(ABC):
@@ -21,24 +43,27 @@ class SlotWriter(ABC):
     Attributes:
         slot_memory: what the slots are made of, as records name it.
         collective: the collective library that carries the bytes, or None.
+        rendezvous: see ``SlotOffer``.
         one_rpc_per_bucket: True when the payload travels inside the engine's RPC.
     """
 
     slot_memory: str
-    collective: ClassVar[str | None] = None
-    one_rpc_per_bucket: ClassVar[bool] = False
+    collective: str | None = None
+    rendezvous: str = ""
+    one_rpc_per_bucket: bool = False
 
-    @abstractmethod
-    def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
-        """Allocate ``num_slots`` slots for the fullest bucket of ``plan``.
-
-        Raises:
-            TransportUnavailable: names what is missing here, and the remedy.
-        """
-
-    @abstractmethod
     def fds(self) -> Sequence[int]:
         """Descriptors that the worker needs to map the slots; they stay owned by this end."""
+        return ()
+
+    def join(self, deadline_s: float) -> None:
+        """Meet the worker's end, which joins at the same time; nothing to do if they have met.
+
+        Called when the offer was accepted, and when an update starts.
+        """
+
+    def reset(self) -> None:
+        """An update ended early on both ends: forget the transfers that nobody will receive."""
 
     @abstractmethod
     def slot(self, index: int) -> torch.Tensor:
@@ -59,9 +84,11 @@ class SlotWriter(ABC):
 class SlotReader(ABC):
     """Worker end: maps the trainer's slots once."""
 
-    @abstractmethod
-    def __init__(self, plan: Plan, num_slots: int, fds: Sequence[int], device: torch.device) -> None:
-        """Map the slots. ``fds`` are owned, and closed, by this end, also on failure."""
+    def join(self, deadline_s: float) -> None:
+        """As in ``SlotWriter``."""
+
+    def reset(self) -> None:
+        """As in ``SlotWriter``."""
 
     @abstractmethod
     def read(self, index: int, num_bytes: int, payload: bytes | None) -> torch.Tensor:
@@ -77,3 +104,9 @@ class SlotReader(ABC):
     @abstractmethod
     def close(self) -> None:
         """Unmap. Safe to call twice."""
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for everything queued on the device's current stream; nothing to do on a CPU."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

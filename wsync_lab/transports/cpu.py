@@ -20,19 +20,16 @@ import torch
 from wsync_lab.channel.link import close_all
 from wsync_lab.errors import ProtocolError
 from wsync_lab.packing import Plan, align
-from wsync_lab.transports.base import SlotReader, SlotWriter
+from wsync_lab.transports.base import SlotOffer, SlotReader, SlotWriter, synchronize
 
 
-class Writer(SlotWriter):
+class PickleWriter(SlotWriter):
     slot_memory = "pageable"
     one_rpc_per_bucket = True
 
     def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
         size = (num_slots, align(plan.high_water_bytes))
         self._slots = torch.empty(size, dtype=torch.uint8, device=device)
-
-    def fds(self) -> Sequence[int]:
-        return ()
 
     def slot(self, index: int) -> torch.Tensor:
         return self._slots[index]
@@ -42,12 +39,11 @@ class Writer(SlotWriter):
         return bytes(ForkingPickler.dumps(array))
 
     def close(self) -> None:
-        self._slots = self._slots[:0]
+        self._slots = self._slots[:0].clone()
 
 
-class Reader(SlotReader):
-    def __init__(self, plan: Plan, num_slots: int, fds: Sequence[int], device: torch.device) -> None:
-        close_all(fds)
+class PickleReader(SlotReader):
+    def __init__(self, device: torch.device) -> None:
         self._device = device
 
     def read(self, index: int, num_bytes: int, payload: bytes | None) -> torch.Tensor:
@@ -57,11 +53,19 @@ class Reader(SlotReader):
         return torch.from_numpy(array).to(self._device)
 
     def release(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
+        synchronize(self._device)
 
     def close(self) -> None:
         pass
+
+
+def open_writer(plan: Plan, num_slots: int, device: torch.device) -> SlotWriter:
+    return PickleWriter(plan, num_slots, device)
+
+
+def open_reader(plan: Plan, offer: SlotOffer, fds: Sequence[int], device: torch.device) -> SlotReader:
+    close_all(fds)
+    return PickleReader(device)
 
 
 class _ArrayUnpickler(pickle.Unpickler):

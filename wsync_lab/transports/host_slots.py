@@ -8,11 +8,14 @@ would kill the other side with SIGBUS.
 import fcntl
 import mmap
 import os
+from collections.abc import Sequence
 
 import torch
 
+from wsync_lab.channel.link import close_all
 from wsync_lab.errors import ProtocolError, TransportUnavailable
-from wsync_lab.packing import align
+from wsync_lab.packing import Plan, align
+from wsync_lab.transports.base import SlotOffer, SlotReader, SlotWriter, synchronize
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HOST_REGISTER_PORTABLE = 1  # cudaHostRegisterPortable
@@ -59,6 +62,63 @@ class HostSlots:
         if self._memory is not None and self.registered:
             _unregister(self._memory)
         self._memory = None
+
+
+class HostWriter(SlotWriter):
+    """Trainer end over ``HostSlots``: packs straight into them."""
+
+    def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
+        self._device = device
+        self._fd = create_memfd(num_slots, plan.high_water_bytes)
+        try:
+            self._slots = HostSlots(self._fd, num_slots, plan.high_water_bytes, device)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.slot_memory = "registered_memfd" if self._slots.registered else "memfd"
+
+    def fds(self) -> Sequence[int]:
+        return (self._fd,)
+
+    def slot(self, index: int) -> torch.Tensor:
+        return self._slots.slot(index)
+
+    def publish(self, index: int, num_bytes: int) -> None:
+        synchronize(self._device)
+
+    def close(self) -> None:
+        self._slots.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+
+
+class HostReader(SlotReader):
+    """Worker end over ``HostSlots``: views on a CPU, one H2D copy a bucket on a GPU."""
+
+    def __init__(self, plan: Plan, offer: SlotOffer, fds: Sequence[int], device: torch.device) -> None:
+        try:
+            if len(fds) != 1:
+                raise ProtocolError(f"the offer needs 1 descriptor, {len(fds)} came")
+            self._slots = HostSlots(fds[0], offer.num_slots, plan.high_water_bytes, device)
+        finally:
+            close_all(fds)
+        self._device = device
+        on_gpu = plan.high_water_bytes if device.type == "cuda" else 0
+        self._bucket = torch.empty(on_gpu, dtype=torch.uint8, device=device)
+
+    def read(self, index: int, num_bytes: int, payload: bytes | None) -> torch.Tensor:
+        view = self._slots.slot(index)[:num_bytes]
+        if self._device.type != "cuda":
+            return view
+        self._bucket[:num_bytes].copy_(view, non_blocking=True)
+        return self._bucket[:num_bytes]
+
+    def release(self) -> None:
+        synchronize(self._device)
+
+    def close(self) -> None:
+        self._slots.close()
 
 
 def _check_memfd(fd: int, num_bytes: int) -> None:

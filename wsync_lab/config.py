@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from wsync_lab.errors import ConfigError
 
 TransportName = Literal["cpu", "pinned", "cuda_ipc", "cuda_vmm", "nccl"]
+Verify = Literal["off", "digest"]
 TRANSPORT_NAMES: tuple[str, ...] = get_args(TransportName)
 MiB = 1 << 20
 
@@ -19,6 +20,7 @@ class SyncConfig:
         slot_bytes: size of one staging slot, so the largest bucket.
         num_slots: slots in the ring; with two, packing overlaps applying.
         deadline_s: longest wait for the peer within one update.
+        verify: ``digest`` compares a digest of every tensor before anything is made live.
 
     Raises:
         ConfigError: a value is unknown or not positive.
@@ -28,11 +30,14 @@ class SyncConfig:
     slot_bytes: int = 64 * MiB
     num_slots: int = 2
     deadline_s: float = 60.0
+    verify: str = "off"
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORT_NAMES:
             known = ", ".join(TRANSPORT_NAMES)
             raise ConfigError(f"unknown transport {self.transport!r}: choose one of {known}")
+        if self.verify not in get_args(Verify):
+            raise ConfigError(f"verify is {self.verify!r}: choose one of {', '.join(get_args(Verify))}")
         for name in ("slot_bytes", "num_slots", "deadline_s"):
             value = getattr(self, name)
             if not value > 0:

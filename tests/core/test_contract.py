@@ -1,11 +1,11 @@
 """Every transport, between two real processes, under one contract."""
 
-import contextlib
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +26,7 @@ from wsync_lab.errors import (
     UpdateRejected,
     WsyncError,
 )
+from wsync_lab.packing import Piece, Plan, pack_piece
 from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import TensorMeta, TensorSource
 
@@ -48,7 +49,7 @@ def healthy(engine: ProcessEngine) -> None:
 
 
 def connect(
-    engine: ProcessEngine, transport: str, weights: dict[str, torch.Tensor], **config: float
+    engine: ProcessEngine, transport: str, weights: dict[str, torch.Tensor], **config: Any
 ) -> WeightSync:
     options = {"slot_bytes": SLOT_BYTES, "num_slots": 2, "deadline_s": 20.0} | config
     return WeightSync.connect(TensorSource(weights.items()), engine, SyncConfig(transport, **options))
@@ -83,6 +84,42 @@ def test_any_layout_ring_and_slot_size(
     slot_bytes = data.draw(slot_sizes(metadata))
     sync = connect(engine, transport, weights, slot_bytes=slot_bytes, num_slots=num_slots)
     sync.update(next_version(engine))
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+def corrupt_bucket(monkeypatch: pytest.MonkeyPatch, corrupt: Callable[[torch.Tensor], object]) -> None:
+    """Let ``corrupt`` loose on what the trainer packed of ``layers.4.weight``."""
+
+    def pack(plan: Plan, piece: Piece, tensor: torch.Tensor, slot: torch.Tensor) -> None:
+        pack_piece(plan, piece, tensor, slot)
+        if plan.tensors[piece.tensor].name == "layers.4.weight":
+            corrupt(slot[piece.slot_offset : piece.slot_offset + piece.num_bytes])
+
+    monkeypatch.setattr("wsync_lab.protocol.stream.pack_piece", pack)
+
+
+CORRUPTIONS: dict[str, Callable[[torch.Tensor], object]] = {
+    "one bit": lambda data: data[100:101].bitwise_xor_(1),
+    "two elements swapped": lambda data: data[:4].copy_(data[[2, 3, 0, 1]]),
+    "nothing written": lambda data: data.fill_(0xA5),
+}
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_bytes_changed_on_the_way_are_caught_before_they_are_live(
+    engine: ProcessEngine, transport: str, corruption: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = weights_of(METADATA, seed=12)
+    sync = connect(engine, transport, weights, verify="digest")
+    version = next_version(engine)
+    with monkeypatch.context() as patch:
+        corrupt_bucket(patch, CORRUPTIONS[corruption])
+        with pytest.raises(UpdateRejected, match=r"1 tensors arrived with other bytes, first layers\.4"):
+            sync.update(version)
+    assert engine.call("events")[-1] == "rollback"
+    sync.update(version)
     sync.close()
     assert engine.call("live_bytes") == expected_bytes(weights)
 
@@ -160,7 +197,7 @@ def test_a_changed_model_is_noticed_before_a_byte_moves(engine: ProcessEngine, t
     source = TensorSource(weights.items())
     sync = WeightSync.connect(source, engine, SyncConfig(transport, slot_bytes=SLOT_BYTES))
     source._tensors[0] = ("layers.0.weight", torch.zeros(2))
-    with pytest.raises(PlanError, match="became layers.0.weight"):
+    with pytest.raises(PlanError, match=r"became layers\.0\.weight"):
         sync.update(next_version(engine))
     assert engine.call("events") == []
     sync.close()
@@ -171,7 +208,7 @@ class FailingSource(TensorSource):
 
     broken = True
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for index, named in enumerate(super().__iter__()):
             if self.broken and index == 4:
                 raise RuntimeError("the gather failed")
@@ -198,7 +235,7 @@ class CountingSource(TensorSource):
 
     gathers = 0
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for named in super().__iter__():
             self.gathers += 1
             yield named
@@ -232,15 +269,14 @@ def test_an_engine_that_dies_or_hangs_is_an_error_within_the_deadline(
             sync.update(1)
         killer.join()
         assert time.monotonic() - start < (1.0 if number == signal.SIGKILL else 3.0)
-        with contextlib.suppress(ProcessLookupError):
-            victim.signal(signal.SIGKILL)
+        victim.signal(signal.SIGKILL)
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 1
 
 
 def test_unknown_and_unavailable_transports_are_named() -> None:
     with pytest.raises(ConfigError, match="unknown transport 'carrier pigeon': choose one of"):
         SyncConfig("carrier pigeon")
-    with pytest.raises(TransportUnavailable, match="'cuda_ipc' needs a GPU: .* choose cpu, pinned"):
+    with pytest.raises(TransportUnavailable, match=r"'cuda_ipc' needs a GPU: .* choose cpu, pinned"):
         WeightSync.connect(TensorSource([]), None, SyncConfig("cuda_ipc"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="num_slots is -1"):
         SyncConfig("pinned", num_slots=-1)

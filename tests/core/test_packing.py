@@ -29,7 +29,8 @@ POISON = 0xA5
 def round_trip(plan: Plan, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Pack and unpack through one slot that is poisoned before and after each bucket."""
     slot = torch.empty(plan.high_water_bytes, dtype=torch.uint8)
-    unpacker, received = Unpacker(plan), {}
+    unpacker = Unpacker(plan)
+    received: dict[str, torch.Tensor] = {}
     for index, bucket in enumerate(plan.buckets):
         slot.fill_(POISON)
         for piece in bucket.pieces:
@@ -54,7 +55,7 @@ def test_every_byte_has_one_place_in_bounds_and_aligned(data: st.DataObject) -> 
     metadata = data.draw(state_dicts())
     slot_bytes = data.draw(slot_sizes(metadata))
     plan = build_plan(metadata, {}, slot_bytes)
-    places = [set() for _ in metadata]
+    places: list[set[int]] = [set() for _ in metadata]
     for bucket in plan.buckets:
         used: set[int] = set()
         for piece in bucket.pieces:

@@ -1,8 +1,8 @@
 """Every message of the update protocol, and how it is encoded.
 
-One update: ``Begin`` answered by ``Started``, then ``SlotReady`` answered by ``SlotFree`` for each bucket, ``Seal``
-answered by ``Prepared``, then ``Commit`` or ``Abort`` answered by ``Done``. ``Failed`` answers
-anything that went wrong and ends the update.
+One update: ``Begin`` answered by ``Started``, then ``SlotReady`` answered by ``SlotFree`` for each
+bucket, ``Seal`` answered by ``Prepared``, then ``Commit`` or ``Abort`` answered by ``Done``.
+``Failed`` answers anything that went wrong and ends the update.
 """
 
 from typing import Annotated
@@ -46,10 +46,14 @@ class Accepted(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """An update towards ``weight_version`` under the agreed plan starts."""
+    """An update towards ``weight_version`` under the agreed plan starts.
+
+    ``verify`` announces that ``Seal`` will carry digests.
+    """
 
     weight_version: Version
     plan_digest: str
+    verify: bool = False
 
 
 class Started(Message, frozen=True):
@@ -72,9 +76,10 @@ class SlotFree(Message, frozen=True):
 
 
 class Seal(Message, frozen=True):
-    """Every bucket has been sent."""
+    """Every bucket has been sent; digests of the plan's tensors, in order, where verified."""
 
     weight_version: Version
+    digests: tuple[int, ...] = ()
 
 
 class Prepared(Message, frozen=True):

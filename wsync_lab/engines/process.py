@@ -60,8 +60,9 @@ class ProcessEngine:
         return self.submit(method, *args).result(timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
-        """Kill, stop or continue the process."""
-        os.kill(self.pid, number)
+        """Kill, stop or continue the process, if it is still there."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def close(self) -> None:
         """End the process: it sees the end of the pipe, and is killed if that is not enough."""

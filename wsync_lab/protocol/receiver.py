@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -23,11 +23,12 @@ from wsync_lab.channel.messages import (
     SlotReady,
     Started,
 )
+from wsync_lab.digest import tensor_digest
 from wsync_lab.errors import ProtocolError, UpdateRejected
 from wsync_lab.packing import check_plan
 from wsync_lab.transports import open_reader
 from wsync_lab.transports.base import SlotReader
-from wsync_lab.unpacking import Unpacker
+from wsync_lab.unpacking import NamedTensors, Unpacker
 from wsync_lab.weights import TensorMeta
 
 Result = TypeVar("Result")
@@ -86,26 +87,14 @@ class Receiver:
         self._unpacker: Unpacker | None = None
         self._target, self._touched, self._prepared = 0, False, False
         self._apply_s = 0.0
+        self._digests: dict[str, int] | None = None
         self.weight_version = 0
         self.outcome: UpdateOutcome | None = None
 
     def handle(self, message: Message, payload: bytes | None = None, fds: Sequence[int] = ()) -> Message:
         """The reply to ``message``; ``payload`` and ``fds`` are what travelled beside it."""
         try:
-            match message:
-                case Offer():
-                    return self._offer(message, fds)
-                case Begin():
-                    return self._begin(message)
-                case SlotReady():
-                    return self._bucket(message, payload)
-                case Seal():
-                    return self._seal(message)
-                case Commit():
-                    return self._commit(message)
-                case Abort():
-                    return self._abort(message)
-            raise ProtocolError(f"{type(message).__name__} is not for an inference worker")
+            return self._dispatch(message, payload, fds)
         except Exception as error:  # the engine's own exceptions are of any type
             return self.fail(f"{type(error).__name__}: {error}")
 
@@ -126,6 +115,19 @@ class Receiver:
         if self._reader is not None:
             self._reader.close()
         self._reader = None
+
+    def _dispatch(self, message: Message, payload: bytes | None, fds: Sequence[int]) -> Message:
+        handlers: dict[type[Message], Callable[[Any], Message]] = {
+            Offer: lambda offer: self._offer(offer, fds),
+            Begin: self._begin,
+            SlotReady: lambda ready: self._bucket(ready, payload),
+            Seal: self._seal,
+            Commit: self._commit,
+            Abort: self._abort,
+        }
+        if type(message) not in handlers:
+            raise ProtocolError(f"{type(message).__name__} is not for an inference worker")
+        return handlers[type(message)](message)
 
     def _offer(self, offer: Offer, fds: Sequence[int]) -> Accepted:
         self.close()
@@ -153,6 +155,7 @@ class Receiver:
                 f"version {begin.weight_version} is not above {self.weight_version}: versions only rise"
             )
         self._unpacker = Unpacker(self._plan)
+        self._digests = {} if begin.verify else None
         return Started(begin.weight_version)
 
     def _bucket(self, ready: SlotReady, payload: bytes | None) -> SlotFree:
@@ -161,8 +164,7 @@ class Receiver:
             raise ProtocolError(f"bucket {ready.bucket} in slot {ready.slot} is not in the plan")
         self._touch()
         view = reader.read(ready.slot, self._plan.buckets[ready.bucket].num_bytes, payload)
-        tensors = unpacker.accept(ready.bucket, view)
-        self._timed(lambda: self._applier.load(tensors))
+        self._load(unpacker.accept(ready.bucket, view))
         reader.release()
         return SlotFree(ready.slot)
 
@@ -172,8 +174,8 @@ class Receiver:
             raise ProtocolError(f"sealed as version {seal.weight_version}, begun as {self._target}")
         unpacker.check_complete()
         self._touch()
-        empty = unpacker.empty_tensors(self._applier.device)
-        self._timed(lambda: self._applier.load(empty))
+        self._load(unpacker.empty_tensors(self._applier.device))
+        self._check_digests(seal.digests)
         self._timed(self._applier.finish)
         self._prepared = True
         return Prepared(self._target, self._apply_s)
@@ -194,6 +196,20 @@ class Receiver:
         if self._unpacker is None or self._reader is None:
             raise ProtocolError("no update was begun")
         return self._unpacker, self._reader
+
+    def _load(self, tensors: NamedTensors) -> None:
+        if self._digests is not None:
+            self._digests |= {name: tensor_digest(tensor) for name, tensor in tensors}
+        self._timed(lambda: self._applier.load(tensors))
+
+    def _check_digests(self, sent: tuple[int, ...]) -> None:
+        if self._digests is None:
+            return
+        received = [self._digests[meta.name] for meta in self._plan.tensors]
+        pairs = zip(self._plan.tensors, sent, received, strict=True)
+        wrong = [meta.name for meta, there, here in pairs if there != here]
+        if wrong:
+            raise UpdateRejected(f"{len(wrong)} tensors arrived with other bytes, first {wrong[0]}")
 
     def _touch(self) -> None:
         if not self._touched:

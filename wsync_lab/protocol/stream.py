@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
+from wsync_lab.digest import tensor_digest
 from wsync_lab.errors import PlanError
 from wsync_lab.packing import Bucket, Plan, pack_piece
 from wsync_lab.protocol.phases import SyncClock
@@ -12,8 +13,11 @@ from wsync_lab.protocol.phases import SyncClock
 class StreamPacker:
     """Holds one gathered tensor at a time; the plan and the stream are in the same order."""
 
-    def __init__(self, plan: Plan, tensors: Iterator[tuple[str, torch.Tensor]], clock: SyncClock) -> None:
-        self._plan, self._tensors, self._clock = plan, tensors, clock
+    def __init__(
+        self, plan: Plan, tensors: Iterator[tuple[str, torch.Tensor]], clock: SyncClock, verify: bool
+    ) -> None:
+        self._plan, self._tensors, self._clock, self._verify = plan, tensors, clock, verify
+        self.digests: list[int] = []
         self._index = -1
         self._tensor = torch.empty(0)
 
@@ -35,10 +39,13 @@ class StreamPacker:
             raise PlanError("the weights hold more tensors than planned: connect again")
 
     def _advance(self, index: int) -> None:
-        with self._clock.phase("gather"):
-            while self._index < index:
+        while self._index < index:
+            with self._clock.phase("gather"):
                 name, self._tensor = next(self._tensors, ("nothing", self._tensor))
-                self._index += 1
-                planned = self._plan.tensors[self._index].name
-                if name != planned:
-                    raise PlanError(f"the weights yielded {name} where {planned} was planned")
+            self._index += 1
+            planned = self._plan.tensors[self._index].name
+            if name != planned:
+                raise PlanError(f"the weights yielded {name} where {planned} was planned")
+            if self._verify:
+                with self._clock.phase("pack"):
+                    self.digests.append(tensor_digest(self._tensor))

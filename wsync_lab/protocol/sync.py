@@ -55,6 +55,7 @@ class WeightSync:
         self._source, self._writer, self._carrier = source, writer, carrier
         self.plan, self._rank = plan, rank
         self._num_slots, self._deadline_s = config.num_slots, config.deadline_s
+        self._verify = config.verify == "digest"
         self._clock = SyncClock()
         self._apply_s = 0.0
         self._version, self._bucket = 0, 0
@@ -153,10 +154,10 @@ class WeightSync:
 
     def _send(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
         self._carrier.start()
-        self._post(Begin(self._version, self.plan.digest))
+        self._post(Begin(self._version, self.plan.digest, self._verify))
         self._expect(Started)
         self._writer.join(self._deadline_s)
-        packer = StreamPacker(self.plan, tensors, self._clock)
+        packer = StreamPacker(self.plan, tensors, self._clock, self._verify)
         for index, bucket in enumerate(self.plan.buckets):
             self._bucket, slot = index, index % self._num_slots
             if index >= self._num_slots:
@@ -168,7 +169,7 @@ class WeightSync:
         for _ in range(min(self._num_slots, len(self.plan.buckets))):
             self._expect(SlotFree)
         packer.finish()
-        self._post(Seal(self._version))
+        self._post(Seal(self._version, tuple(packer.digests)))
         self._apply_s = self._expect(Prepared).apply_s
         self._clock.prepared()
 

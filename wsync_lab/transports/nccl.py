@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from wsync_lab.channel.link import close_all
 from wsync_lab.errors import PeerLost, ProtocolError, TransportUnavailable
@@ -29,15 +30,15 @@ class Pair:
     A broadcast that was sent and never received would be taken for the next one.
     """
 
-    def __init__(self, store: dist.Store, rank: int) -> None:
-        self._store: dist.Store | None = store
+    def __init__(self, store: Store, rank: int) -> None:
+        self._store: Store | None = store
         self._rank = rank
         self._epoch = 0
         self._group: Any = None  # torch's stubs lack the methods of ProcessGroupGloo
 
     def join(self, deadline_s: float) -> None:
         if self._group is None and self._store is not None:
-            store = dist.PrefixStore(f"epoch{self._epoch}", self._store)
+            store = PrefixStore(f"epoch{self._epoch}", self._store)
             self._group = _gloo_group(store, self._rank, deadline_s)
 
     def leave(self) -> None:
@@ -61,7 +62,7 @@ class BroadcastWriter(SlotWriter):
     collective = "gloo"
 
     def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
-        store = dist.TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self.rendezvous = f"{_LOOPBACK}:{store.port}"
         self._pair = Pair(store, _TRAINER)
         self._slots = _buffers(plan, num_slots, device)
@@ -88,7 +89,7 @@ class BroadcastWriter(SlotWriter):
 class BroadcastReader(SlotReader):
     def __init__(self, plan: Plan, offer: SlotOffer, device: torch.device) -> None:
         host, _, port = offer.rendezvous.rpartition(":")
-        store = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+        store = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
         self._pair = Pair(store, _WORKER)
         self._slots = _buffers(plan, offer.num_slots, device)
         self._device = device
@@ -133,7 +134,7 @@ def _buffers(plan: Plan, num_slots: int, device: torch.device) -> torch.Tensor:
     return torch.empty((num_slots, align(plan.high_water_bytes)), dtype=torch.uint8, device=device)
 
 
-def _gloo_group(store: dist.Store, rank: int, deadline_s: float) -> Any:
+def _gloo_group(store: Store, rank: int, deadline_s: float) -> Any:
     """A process group apart from the default one, which belongs to the engine."""
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()

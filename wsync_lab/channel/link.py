@@ -36,8 +36,8 @@ class Link:
             DeadlineExceeded: the peer did not read for ``deadline_s`` seconds.
         """
         body = encode(message)
-        self._socket.settimeout(deadline_s)
         try:
+            self._socket.settimeout(deadline_s)
             socket.send_fds(self._socket, [_HEADER.pack(len(body), len(fds))], list(fds))
             self._socket.sendall(body)
         except TimeoutError:
@@ -63,14 +63,25 @@ class Link:
             close_all(fds)
             raise
 
+    def check_peer(self) -> None:
+        """Raise ``PeerLost`` if the peer closed its end or died; never waits."""
+        try:
+            self._socket.setblocking(False)
+            if self._socket.recv(1, socket.MSG_PEEK) == b"":
+                raise self._lost(None)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise self._lost(error) from None
+
     def close(self) -> None:
         """Close this end; the peer's next wait raises ``PeerLost``."""
         self._socket.close()
 
     def _read_header(self, until: float, deadline_s: float) -> tuple[bytes, list[int]]:
         fds: list[int] = []
-        self._arm(until, deadline_s)
         try:
+            self._arm(until, deadline_s)
             data, fds = _receive_fds(self._socket, _HEADER.size)
             if not data:
                 raise self._lost(None)

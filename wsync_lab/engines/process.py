@@ -27,13 +27,16 @@ class ProcessEngine:
     """``EngineClient`` for an engine that ``factory(*args)`` builds in a new process.
 
     ``factory`` is importable by name; its value has the methods of ``engines.base.Engine``.
+    ``start_method`` is one of ``multiprocessing``'s.
     """
 
-    def __init__(self, factory: Callable[..., Any], *args: Any) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
+    def __init__(self, factory: Callable[..., Any], *args: Any, start_method: str = "forkserver") -> None:
+        multiprocessing.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
+        context: Any = multiprocessing.get_context(start_method)
         self._pipe, child = context.Pipe()
-        self._process = context.Process(target=_run, args=(child, factory, args), daemon=True)
+        # A forked child would hold the owner's end too, and never see it close.
+        inherited = self._pipe if start_method == "fork" else None
+        self._process = context.Process(target=_run, args=(child, inherited, factory, args), daemon=True)
         self._process.start()
         self.pid: int = self._process.pid or 0
         child.close()
@@ -106,7 +109,11 @@ class Call:
         return self._future.result(timeout_s)
 
 
-def _run(pipe: Connection, factory: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _run(
+    pipe: Connection, inherited: Connection | None, factory: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    if inherited is not None:
+        inherited.close()
     engine = factory(*args)
     with contextlib.suppress(EOFError, OSError):
         while request := pipe.recv_bytes():

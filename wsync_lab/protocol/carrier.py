@@ -53,6 +53,9 @@ class Carrier(ABC):
     def finish(self) -> dict[str, Any]:
         """The engine's outcome of the update, once it has left it."""
 
+    def check_peer(self) -> None:
+        """Raise ``PeerLost`` if it is known that the worker is gone; never waits."""
+
     @abstractmethod
     def close(self) -> None:
         """Give the connection up; the worker notices at once where there is a channel."""
@@ -94,6 +97,9 @@ class ChannelCarrier(Carrier):
             raise ProtocolError("no update was started")
         outcome: dict[str, Any] = self._result(self._serving)
         return outcome
+
+    def check_peer(self) -> None:
+        self._link.check_peer()
 
     def close(self) -> None:
         self._link.close()

@@ -57,7 +57,7 @@ class WorkerEndpoint:
             link.send(reply, deadline_s=_ATTACH_DEADLINE_S)
             if isinstance(reply, Failed):
                 raise UpdateRejected(reply.reason)
-            self._receiver.join(_ATTACH_DEADLINE_S)
+            self._receiver.join(_ATTACH_DEADLINE_S, link.check_peer)
         except BaseException:
             link.close()
             self._receiver.close()
@@ -112,4 +112,4 @@ class WorkerEndpoint:
         assert self._link is not None
         self._link.send(reply, deadline_s=self._deadline_s)
         if isinstance(reply, Started):
-            self._receiver.join(self._deadline_s)
+            self._receiver.join(self._deadline_s, self._link.check_peer)

@@ -103,10 +103,10 @@ class Receiver:
         self._end(committed=False, reason=reason)
         return Failed(reason)
 
-    def join(self, deadline_s: float) -> None:
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
         """Meet the trainer's end of the transport, once the reply to it was sent."""
         if self._reader is not None:
-            self._reader.join(deadline_s)
+            self._reader.join(deadline_s, check_peer)
 
     def close(self) -> None:
         """Give up an update under way and unmap the slots; a new offer may follow."""

@@ -23,7 +23,7 @@ from wsync_lab.channel.messages import (
     Started,
 )
 from wsync_lab.config import SyncConfig
-from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError, UpdateRejected
+from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError, UpdateRejected, WsyncError
 from wsync_lab.packing import Plan, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
 from wsync_lab.protocol.phases import SyncClock, SyncReport
@@ -59,6 +59,7 @@ class WeightSync:
         self._clock = SyncClock()
         self._apply_s = 0.0
         self._version, self._bucket = 0, 0
+        self._closed = False
 
     @classmethod
     def connect(
@@ -113,6 +114,8 @@ class WeightSync:
             UpdateRejected: the worker refused or failed; the engine knows what it serves.
             PeerLost, DeadlineExceeded: the pair is broken; this connection is closed.
         """
+        if self._closed:
+            raise PeerLost(f"rank {self._rank}: this connection is closed: connect again")
         check_metadata(self.plan, self._source.metadata())
         self._clock, self._version, self._bucket = SyncClock(), version, 0
         tensors = iter(self._source)
@@ -140,15 +143,15 @@ class WeightSync:
 
     def abort(self, reason: str) -> None:
         """Give up an update that this rank prepared, because another rank failed."""
-        with self._ending_on_error():
-            self._post(Abort(self._version, reason))
-            while not isinstance(self._carrier.receive(), Done | Failed):
-                pass
-            self._writer.reset()
-            self._carrier.finish()
+        try:
+            self._end_early(reason)
+        except WsyncError:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Free the slots and the channel. The engine keeps what it committed."""
+        self._closed = True
         self._carrier.close()
         self._writer.close()
 
@@ -156,7 +159,7 @@ class WeightSync:
         self._carrier.start()
         self._post(Begin(self._version, self.plan.digest, self._verify))
         self._expect(Started)
-        self._writer.join(self._deadline_s)
+        self._writer.join(self._deadline_s, self._carrier.check_peer)
         packer = StreamPacker(self.plan, tensors, self._clock, self._verify)
         for index, bucket in enumerate(self.plan.buckets):
             self._bucket, slot = index, index % self._num_slots
@@ -172,6 +175,13 @@ class WeightSync:
         self._post(Seal(self._version, tuple(packer.digests)))
         self._apply_s = self._expect(Prepared).apply_s
         self._clock.prepared()
+
+    def _end_early(self, reason: str) -> None:
+        self._post(Abort(self._version, reason))
+        while not isinstance(self._carrier.receive(), Done | Failed):
+            pass
+        self._writer.reset()
+        self._carrier.finish()
 
     def _post(self, message: Message, payload: bytes | None = None) -> None:
         self._carrier.post(message, payload)
@@ -199,8 +209,8 @@ class WeightSync:
         except ProtocolError:
             self.close()
             raise
-        except Exception as error:  # the source's own failure; the pair is in order
-            self.abort(f"{type(error).__name__}: {error}")
+        except Exception as error:  # the source's own failure: the pair is in order
+            self._end_early(f"{type(error).__name__}: {error}")
             raise
 
     def _where(self) -> str:
@@ -225,7 +235,7 @@ def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotW
         carrier = ChannelCarrier(engine, config.deadline_s, offer, writer.fds())
     try:
         _check_accepted(carrier.receive(), plan)
-        writer.join(config.deadline_s)
+        writer.join(config.deadline_s, carrier.check_peer)
     except BaseException:
         carrier.close()
         raise

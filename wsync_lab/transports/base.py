@@ -16,7 +16,7 @@ Both raise ``TransportUnavailable`` with what is missing on this machine, and th
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -56,10 +56,11 @@ class SlotWriter(ABC):
         """Descriptors that the worker needs to map the slots; they stay owned by this end."""
         return ()
 
-    def join(self, deadline_s: float) -> None:
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
         """Meet the worker's end, which joins at the same time; nothing to do if they have met.
 
-        Called when the offer was accepted, and when an update starts.
+        Called when the offer was accepted, and when an update starts. ``check_peer`` raises
+        ``PeerLost`` once the other process is gone.
         """
 
     def reset(self) -> None:
@@ -84,7 +85,7 @@ class SlotWriter(ABC):
 class SlotReader(ABC):
     """Worker end: maps the trainer's slots once."""
 
-    def join(self, deadline_s: float) -> None:
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
         """As in ``SlotWriter``."""
 
     def reset(self) -> None:

@@ -7,7 +7,9 @@ GPU the same code runs on gloo over loopback, and records say ``collective: gloo
 dies ends the collective with an error; a silent one, the deadline. Same node, or across nodes.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +24,7 @@ from wsync_lab.transports.base import SlotOffer, SlotReader, SlotWriter, synchro
 
 _LOOPBACK = "127.0.0.1"
 _TRAINER, _WORKER = 0, 1
+_POLL_S = 0.02
 
 
 class Pair:
@@ -30,16 +33,34 @@ class Pair:
     A broadcast that was sent and never received would be taken for the next one.
     """
 
-    def __init__(self, store: Store, rank: int) -> None:
-        self._store: Store | None = store
+    def __init__(self, open_store: Callable[[timedelta], Store], rank: int) -> None:
+        self._open_store = open_store
+        self._store: Store | None = None
         self._rank = rank
         self._epoch = 0
         self._group: Any = None  # torch's stubs lack the methods of ProcessGroupGloo
 
-    def join(self, deadline_s: float) -> None:
-        if self._group is None and self._store is not None:
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
+        """Form the group, unless it stands. Forming one blocks, deaf to a peer that dies: so it
+        runs in a thread, which is abandoned to its deadline when ``check_peer`` raises."""
+        if self._group is not None:
+            return
+        forming: Future[Any] = Future()
+        threading.Thread(
+            target=self._form, args=(forming, timedelta(seconds=deadline_s)), daemon=True
+        ).start()
+        while not forming.done():
+            check_peer()
+            wait([forming], timeout=_POLL_S)
+        self._group = forming.result()
+
+    def _form(self, forming: "Future[Any]", timeout: timedelta) -> None:
+        try:
+            self._store = self._store or self._open_store(timeout)
             store = PrefixStore(f"epoch{self._epoch}", self._store)
-            self._group = _gloo_group(store, self._rank, deadline_s)
+            forming.set_result(_gloo_group(store, self._rank, timeout))
+        except Exception as error:  # torch's errors are of several types
+            forming.set_exception(PeerLost(f"the two ends formed no group within {timeout}: {error}"))
 
     def leave(self) -> None:
         self._group = None
@@ -48,6 +69,7 @@ class Pair:
     def close(self) -> None:
         """Free the group's and the store's connections and threads."""
         self._group = self._store = None
+        self._open_store = _closed_store
 
     def broadcast(self, tensor: torch.Tensor) -> dist.Work:
         """Start the broadcast of ``tensor`` from the trainer."""
@@ -64,12 +86,12 @@ class BroadcastWriter(SlotWriter):
     def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
         store = TCPStore(_LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self.rendezvous = f"{_LOOPBACK}:{store.port}"
-        self._pair = Pair(store, _TRAINER)
+        self._pair = Pair(lambda timeout: store, _TRAINER)
         self._slots = _buffers(plan, num_slots, device)
         self._device = device
 
-    def join(self, deadline_s: float) -> None:
-        self._pair.join(deadline_s)
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
+        self._pair.join(deadline_s, check_peer)
 
     def reset(self) -> None:
         self._pair.leave()
@@ -89,13 +111,12 @@ class BroadcastWriter(SlotWriter):
 class BroadcastReader(SlotReader):
     def __init__(self, plan: Plan, offer: SlotOffer, device: torch.device) -> None:
         host, _, port = offer.rendezvous.rpartition(":")
-        store = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-        self._pair = Pair(store, _WORKER)
+        self._pair = Pair(lambda timeout: TCPStore(host, int(port), timeout=timeout), _WORKER)
         self._slots = _buffers(plan, offer.num_slots, device)
         self._device = device
 
-    def join(self, deadline_s: float) -> None:
-        self._pair.join(deadline_s)
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None:
+        self._pair.join(deadline_s, check_peer)
 
     def reset(self) -> None:
         self._pair.leave()
@@ -134,13 +155,14 @@ def _buffers(plan: Plan, num_slots: int, device: torch.device) -> torch.Tensor:
     return torch.empty((num_slots, align(plan.high_water_bytes)), dtype=torch.uint8, device=device)
 
 
-def _gloo_group(store: Store, rank: int, deadline_s: float) -> Any:
+def _closed_store(timeout: timedelta) -> Store:
+    raise ProtocolError("this end of transport 'nccl' is closed")
+
+
+def _gloo_group(store: Store, rank: int, timeout: timedelta) -> Any:
     """A process group apart from the default one, which belongs to the engine."""
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
-    options._timeout = timedelta(seconds=deadline_s)
+    options._timeout = timeout
     options._devices = [gloo.create_device(hostname=_LOOPBACK)]
-    try:
-        return gloo(store, rank, 2, options)
-    except RuntimeError as error:
-        raise PeerLost(f"the other end did not join the group within {deadline_s:g} s: {error}") from None
+    return gloo(store, rank, 2, options)

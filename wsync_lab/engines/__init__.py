@@ -1,0 +1,1 @@
+"""Inference engines behind one interface: the only way to generate, and to receive weights."""

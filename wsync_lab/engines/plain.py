@@ -1,0 +1,98 @@
+"""A plain torch module as an inference engine: no vLLM, one process, for fast tests."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from wsync_lab.engines.base import Completion, Engine, Sampling
+from wsync_lab.engines.manifest import ExpectedWeights
+from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.weights import TensorMeta
+
+
+class PlainApplier:
+    """Copies into the parameters of ``module`` in place; see ``protocol.receiver.Applier``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._parameters = dict(module.named_parameters())
+        self._expected = ExpectedWeights.of(module)
+        self.device = next(iter(self._parameters.values())).device
+
+    def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
+        return self._expected.faults(tensors, aliases)
+
+    def begin(self) -> None:
+        pass
+
+    @torch.no_grad()
+    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in tensors:
+            self._parameters[name].copy_(tensor, non_blocking=True)
+
+    def finish(self) -> None:
+        pass
+
+    def rollback(self) -> None:
+        """Nothing to restore: parameters stay in place, and a full update overwrites them all."""
+
+
+class PlainEngine(Engine):
+    """``module`` maps token ids (1, T) to logits (1, T, V), or to an object with ``logits``."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._module = module.eval()
+        self._applier = PlainApplier(module)
+        self._endpoint = WorkerEndpoint(self._applier)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "engine": "plain",
+            "engine_version": str(torch.__version__),
+            "device": self._applier.device.type,
+            "dtype": str(next(self._module.parameters()).dtype).removeprefix("torch."),
+            "apply_path": "in_place",
+        }
+
+    def close(self) -> None:
+        self._endpoint.detach()
+
+    def _worker(self, method: str, *args: Any) -> Any:
+        return getattr(self._endpoint, method)(*args)
+
+    def _reset_prefix_cache(self) -> bool:
+        return True
+
+    def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        return [
+            self._complete(index, prompt, sampling, sample)
+            for index, prompt in enumerate(prompts)
+            for sample in range(sampling.n)
+        ]
+
+    @torch.no_grad()
+    def _complete(self, index: int, prompt: Sequence[int], sampling: Sampling, sample: int) -> Completion:
+        seed = sampling.seed_of(index)
+        generator = None if seed is None else torch.Generator().manual_seed(seed + sample)
+        token_ids: list[int] = []
+        logprobs: list[float] = []
+        for _ in range(sampling.max_tokens):
+            distribution = self._next_logprobs([*prompt, *token_ids])
+            token_ids.append(_pick(distribution, sampling.temperature, generator))
+            logprobs.append(distribution[token_ids[-1]].item())
+        return Completion(index, token_ids, logprobs, self.gate.weight_version)
+
+    def _next_logprobs(self, token_ids: list[int]) -> torch.Tensor:
+        """Log-probabilities (V,) of the token after ``token_ids``, on the CPU in float32."""
+        output = self._module(torch.tensor([token_ids], device=self._applier.device))
+        logits: torch.Tensor = getattr(output, "logits", output)
+        return logits[0, -1].float().log_softmax(-1).cpu()
+
+
+def _pick(logprobs: torch.Tensor, temperature: float, generator: torch.Generator | None) -> int:
+    if temperature == 0:
+        return int(logprobs.argmax())
+    weights = (logprobs / temperature).softmax(-1)
+    return int(torch.multinomial(weights, 1, generator=generator))

@@ -1,0 +1,1 @@
+"""vLLM behind the engine interface. Only these modules import vLLM."""

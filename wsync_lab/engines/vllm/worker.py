@@ -1,0 +1,66 @@
+"""What the adapter adds to vLLM's worker, by ``worker_extension_cls``."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from wsync_lab.engines.vllm.apply import InPlaceApplier, applier_for
+from wsync_lab.errors import WsyncError
+from wsync_lab.protocol.endpoint import WorkerEndpoint
+
+Answer = tuple[str, Any]
+
+
+class WsyncWorkerExtension:
+    """Methods for ``collective_rpc``, each one call of this worker's ``WorkerEndpoint``.
+
+    An ``Answer`` is ("", value) or (name of a ``WsyncError``, text): vLLM would pass on an
+    exception's text only.
+    """
+
+    vllm_config: Any
+    model_runner: Any
+    device: torch.device
+    rank: int
+    _wsync_state: tuple[WorkerEndpoint, InPlaceApplier] | None = None
+
+    def wsync_attach(self, address: str) -> Answer:
+        return _answer(lambda: self._wsync_endpoint().attach(address))
+
+    def wsync_serve(self) -> Answer:
+        return _answer(lambda: self._wsync_endpoint().serve())
+
+    def wsync_handle(self, message: bytes, payload: bytes | None = None) -> Answer:
+        return _answer(lambda: self._wsync_endpoint().handle(message, payload))
+
+    def wsync_outcome(self) -> Answer:
+        return _answer(lambda: self._wsync_endpoint().outcome())
+
+    def wsync_detach(self) -> Answer:
+        return _answer(lambda: self._wsync_endpoint().detach())
+
+    def wsync_describe(self) -> Answer:
+        return _answer(
+            lambda: {
+                "device": self.device.type,
+                "dtype": str(self.vllm_config.model_config.dtype).removeprefix("torch."),
+                "apply_path": self._wsync()[1].path,
+            }
+        )
+
+    def _wsync_endpoint(self) -> WorkerEndpoint:
+        return self._wsync()[0]
+
+    def _wsync(self) -> tuple[WorkerEndpoint, InPlaceApplier]:
+        if self._wsync_state is None:
+            applier = applier_for(self.model_runner.get_model(), self.vllm_config, self.device)
+            self._wsync_state = WorkerEndpoint(applier, self.rank), applier
+        return self._wsync_state
+
+
+def _answer(call: Callable[[], Any]) -> Answer:
+    try:
+        return "", call()
+    except WsyncError as error:
+        return type(error).__name__, str(error)

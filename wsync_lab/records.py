@@ -1,0 +1,193 @@
+"""Records: what was measured, as strict JSON Lines, one object a configuration and run.
+
+Everything that notebooks, tables and the README show comes from here. A record is written once
+and never edited; a failed run is a record too, with its error and what it measured until then.
+"""
+
+import fcntl
+import math
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from wsync_lab.config import TRANSPORT_NAMES
+from wsync_lab.errors import ConfigError
+
+SCHEMA_VERSION = 1
+Kind = Literal["sync", "step", "pinning", "probe", "lora", "fault"]
+KINDS: tuple[str, ...] = get_args(Kind)
+# The phases of a step add up to its wall time, those of a sync to its sync time.
+PHASES = ("rollout", "reward", "reference", "train", "sync", "pause_resume", "other")
+SYNC_PHASES = ("gather", "pack", "transfer", "apply", "commit")
+Record = dict[str, Any]
+
+
+class RecordError(ConfigError):
+    """A record, or a file of records, that breaks the schema; the message names the field."""
+
+
+class Step(msgspec.Struct):
+    """One step of a ``step`` record; times in seconds, ``logprob_gap`` and ``kl_k3`` in nats."""
+
+    step: int
+    weight_version: int
+    wall_s: float
+    phase_times_s: dict[str, float]
+    sync_phase_times_s: dict[str, float]
+    sync_time_s: float
+    pause_s: float
+    resume_s: float
+    reward_mean: float | None
+    logprob_gap: float | None
+    kl_k3: float | None
+
+
+class Envelope(msgspec.Struct):
+    """The fields that every kind of record has."""
+
+    schema_version: int
+    kind: Kind
+    run_id: str
+    status: Literal["ok", "failed"]
+    error: str | None
+    config: dict[str, Any]
+    provenance: dict[str, Any]
+
+
+class StepRecord(Envelope):
+    """One transport in one run of the experiment."""
+
+    steps: list[Step]
+
+
+def new_run_id(now: datetime | None = None) -> str:
+    """``20261201T081500-ab12``: the time in UTC and two random bytes."""
+    return f"{now or datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
+
+
+def project_folder(start: Path | None = None) -> Path:
+    """The checkout of this project that ``start`` (the working directory) lies in.
+
+    Raises:
+        ConfigError: it lies in none.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        if (folder / "data" / "published").is_dir():
+            return folder
+    raise ConfigError(f"{here} is outside a checkout of wsync_lab: change into one")
+
+
+def finite_or_none(value: float) -> float | None:
+    """The only way for a metric that may be NaN or infinite into a record: it becomes null."""
+    return value if math.isfinite(value) else None
+
+
+def append(path: Path, record: Record) -> None:
+    """Add ``record`` as one line of ``path``: all of it or, on any error, none of it.
+
+    Several processes may append to one file at once.
+
+    Raises:
+        RecordError: the record breaks the schema, or holds NaN or infinity.
+    """
+    validate(record)
+    line = msgspec.json.encode(record) + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = os.fstat(file.fileno()).st_size
+        try:
+            _write_line(file.fileno(), line)
+        except BaseException:
+            os.ftruncate(file.fileno(), before)
+            raise
+
+
+def read(*paths: Path) -> list[Record]:
+    """All records of ``paths``, in order; a folder stands for the ``.jsonl`` files in it.
+
+    Raises:
+        RecordError: a path is missing, there is no record, or a line breaks the schema (the
+            message starts with ``file:line``).
+    """
+    records = [record for file in _files(paths) for record in _read_file(file)]
+    if not records:
+        raise RecordError(f"no records in {', '.join(map(str, paths))}: give a .jsonl file that has some")
+    return records
+
+
+def validate(record: Record) -> None:
+    """Check one record against the schema of its kind.
+
+    Raises:
+        RecordError: names the field, as ``$.steps[0].wall_s``.
+    """
+    try:
+        parsed = msgspec.convert(record, _schema(record))
+    except msgspec.ValidationError as error:
+        raise RecordError(str(error)) from None
+    for problem in (*_inconsistencies(parsed), *_wrong_phases(parsed), *_not_finite(record, "$")):
+        raise RecordError(problem)
+
+
+def _schema(record: object) -> type[Envelope]:
+    is_step = isinstance(record, dict) and record.get("kind") == "step"
+    return StepRecord if is_step else Envelope
+
+
+def _inconsistencies(record: Envelope) -> Iterator[str]:
+    if record.schema_version != SCHEMA_VERSION:
+        yield f"schema_version {record.schema_version} instead of {SCHEMA_VERSION} - at `$.schema_version`"
+    if (record.status == "failed") != bool(record.error):
+        yield f"status {record.status!r} with error {record.error!r} - at `$.error`"
+    transport = record.config.get("transport")
+    if transport is not None and transport not in TRANSPORT_NAMES:
+        yield f"unknown transport {transport!r} - at `$.config.transport`"
+
+
+def _wrong_phases(record: Envelope) -> Iterator[str]:
+    for index, step in enumerate(record.steps if isinstance(record, StepRecord) else ()):
+        for field, expected in (("phase_times_s", PHASES), ("sync_phase_times_s", SYNC_PHASES)):
+            if differing := set(getattr(step, field)) ^ set(expected):
+                names = ", ".join(sorted(differing))
+                yield f"missing or unknown phase {names} - at `$.steps[{index}].{field}`"
+
+
+def _not_finite(value: object, field: str) -> Iterator[str]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield f"{value} is no JSON number: use finite_or_none - at `{field}`"
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _not_finite(item, f"{field}.{key}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _not_finite(item, f"{field}[{index}]")
+
+
+def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    for path in paths:
+        if not path.exists():
+            raise RecordError(f"{path} does not exist: give a .jsonl file or a folder of them")
+        yield from sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+
+
+def _read_file(file: Path) -> Iterator[Record]:
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            record = msgspec.json.decode(line)
+            validate(record)
+        except (msgspec.DecodeError, RecordError) as error:
+            raise RecordError(f"{file}:{number}: {error}") from None
+        yield record
+
+
+def _write_line(fd: int, line: bytes) -> None:
+    written = os.write(fd, line)
+    if written != len(line):
+        raise OSError(f"only {written} of {len(line)} bytes of the record fitted: free some disk space")
+    os.fsync(fd)

@@ -1,0 +1,87 @@
+"""Everything a run of the experiment depends on."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from wsync_lab.config import MiB, SyncConfig
+from wsync_lab.errors import ConfigError
+
+EngineName = Literal["vllm", "plain"]
+DTypeName = Literal["float32", "bfloat16"]
+_POSITIVE = (
+    "num_steps",
+    "num_pairs",
+    "prompts_per_step",
+    "samples_per_prompt",
+    "prompt_tokens",
+    "max_tokens",
+    "hidden_size",
+    "num_layers",
+    "learning_rate",
+)
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """One run: the same RL loop once for each transport, from the same weights and seeds.
+
+    Args:
+        transports: run in this order, on one pair of engines.
+        num_pairs: colocated pairs, each a trainer rank and an engine on a slot of its own.
+        prompts_per_step: prompts of one step, over all pairs; a multiple of ``num_pairs``.
+        samples_per_prompt: size of a GRPO group, two at least.
+        kl_coefficient: weight of the k3 KL to the reference policy in the loss.
+        skip_sync_at: steps whose weight update is left out on purpose, to see the gap it makes.
+
+    Raises:
+        ConfigError: names the parameter, and what it may be.
+    """
+
+    transports: tuple[str, ...] = ("cpu", "pinned")
+    num_steps: int = 30
+    seed: int = 0
+    engine: EngineName = "vllm"
+    num_pairs: int = 2
+    slot_bytes: int = 4 * MiB
+    num_slots: int = 2
+    deadline_s: float = 120.0
+    verify: str = "off"
+    dtype: DTypeName = "float32"
+    tied_embeddings: bool = True
+    vocab_size: int = 64
+    hidden_size: int = 256
+    num_layers: int = 4
+    prompts_per_step: int = 16
+    samples_per_prompt: int = 8
+    prompt_tokens: int = 4
+    max_tokens: int = 8
+    learning_rate: float = 2e-3
+    clip: float = 0.2
+    kl_coefficient: float = 0.001
+    skip_sync_at: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for transport in self.transports:
+            self.sync_config(transport)
+        if not self.transports:
+            raise ConfigError("transports is empty: name at least one")
+        for name in _POSITIVE:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give a number above 0")
+        self._check_choices()
+
+    def sync_config(self, transport: str) -> SyncConfig:
+        """What ``WeightSync`` needs for one of the transports."""
+        return SyncConfig(transport, self.slot_bytes, self.num_slots, self.deadline_s, self.verify)
+
+    def _check_choices(self) -> None:
+        if self.engine not in get_args(EngineName):
+            raise ConfigError(f"engine is {self.engine!r}: choose one of {', '.join(get_args(EngineName))}")
+        if self.dtype not in get_args(DTypeName):
+            raise ConfigError(f"dtype is {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
+        if self.samples_per_prompt < 2:
+            raise ConfigError("samples_per_prompt is 1: a group needs 2 or more to be normalised")
+        if self.prompts_per_step % self.num_pairs:
+            raise ConfigError(
+                f"prompts_per_step is {self.prompts_per_step}: give a multiple of num_pairs, {self.num_pairs}"
+            )

@@ -20,7 +20,7 @@ define with_torch
 $(1) || { echo "No $(TORCH) in the indexes that pip is set up with: trying $(TORCH_INDEX)"; $(1) $(2) $(TORCH_INDEX); }
 endef
 
-.PHONY: help install demo test lint lab lock upgrade clean
+.PHONY: help install demo test lint lab readme lock upgrade clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
@@ -40,6 +40,9 @@ lint: install ## ruff and mypy
 
 lab: install ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab $(JUPYTER_AS_ROOT) notebooks
+
+readme: install ## write the README's table from data/
+	$(BIN)/python -m wsync_lab.reports.readme
 
 lock: install ## write the lock after requirements/*.in changed, keeping locked versions
 	@$(call with_torch,$(BIN)/python requirements/lock.py,-- --extra-index-url)

@@ -16,7 +16,7 @@ def step_summary(table: pd.DataFrame) -> str:
             "steps": list(table["steps"]),
             "step (s)": _numbers(table["step_s"]),
             "sync (s)": _numbers(table["sync_s"]),
-            "sync share": [_percent(value) for value in table["sync_share"]],
+            "sync share": [percent(value) for value in table["sync_share"]],
             "payload (MB)": _numbers(table["payload_MB"]),
             "sync (GB/s)": _numbers(table["sync_GBps"]),
             "largest log-prob gap": [_scientific(value) for value in table["max_logprob_gap"]],
@@ -61,7 +61,8 @@ def _numbers(values: "pd.Series[float]") -> list[str]:
     return [significant(value) for value in values]
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share with one decimal, or a dash where there is no number."""
     return "–" if pd.isna(value) else f"{value:.1%}"
 
 

@@ -1,0 +1,54 @@
+"""The README's table: what is known about weight sync so far, published and measured here."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from wsync_lab.records import Record, read
+from wsync_lab.tables.markdown import markdown_table, percent, significant
+from wsync_lab.tables.published import Report
+from wsync_lab.tables.steps import summary
+
+Row = dict[str, str]
+
+
+def known_table(raw: Path, published: Report) -> str:
+    """Markdown: one row a published figure, then one a record of the folder ``raw``."""
+    rows = [_published_row(published)]
+    for file in sorted(raw.glob("*.jsonl")):
+        rows.extend(_rows(file))
+    return markdown_table({name: [row[name] for row in rows] for name in rows[0]})
+
+
+def _published_row(report: Report) -> Row:
+    return {
+        "transport": "CPU staging",
+        "where": report.setup.removesuffix(", CPU staging"),
+        "payload (MB)": significant(report.value("payload_bytes") / 1e6),
+        "sync (s)": significant(report.value("weight_sync_s")),
+        "GB/s": significant(report.value("sync_GBps")),
+        "share of the step": f"{report.value('weight_sync_share'):.0%}",
+        "source": f"[{report.key}]({report.address})",
+    }
+
+
+def _rows(file: Path) -> Iterator[Row]:
+    for record in read(file):
+        if record["kind"] == "step" and record["status"] == "ok":
+            yield _step_row(record, file)
+
+
+def _step_row(record: Record, file: Path) -> Row:
+    row, config = summary([record]).iloc[0], record["config"]
+    return {
+        "transport": row["transport"],
+        "where": f"{config['model']}, {config['dtype']}, {_machine(record['provenance'])}",
+        "payload (MB)": significant(row["payload_MB"]),
+        "sync (s)": significant(row["sync_s"]),
+        "GB/s": significant(row["sync_GBps"]),
+        "share of the step": percent(row["sync_share"]),
+        "source": f"[{file.stem}](data/raw/{file.name})",
+    }
+
+
+def _machine(provenance: Mapping[str, object]) -> str:
+    return str(provenance["gpu"] or f"no GPU, {provenance['cpu']}")

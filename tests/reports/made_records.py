@@ -56,6 +56,7 @@ def _config(transport: str, num_steps: int) -> dict[str, Any]:
         "collective": None,
         "placement": [["trainer:0", "engine:0"], ["trainer:1", "engine:1"], ["reference", "reward"]],
         "model": "made-up",
+        "dtype": "float32",
         "payload_bytes": 3_200_000,
         "engine": "plain",
         "num_steps": num_steps,

@@ -17,6 +17,7 @@ from wsync_lab.experiment.task import make_prompts, reward
         ({"transports": ()}, "transports is empty"),
         ({"num_steps": 0}, "num_steps is 0"),
         ({"hidden_size": -64}, "hidden_size is -64"),
+        ({"hidden_size": 100}, "give a multiple of 64"),
         ({"slot_bytes": -1}, "slot_bytes"),
         ({"num_slots": 0}, "num_slots"),
         ({"deadline_s": -2.0}, "deadline_s"),

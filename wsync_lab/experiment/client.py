@@ -43,6 +43,5 @@ def original(error: Any) -> Exception:
 def in_one_line(error: BaseException) -> str:
     """``Type: text``. Ray's errors end with what the remote traceback ends with: the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last_is_cause = isinstance(error, ray.exceptions.RayError) and len(lines) > 1
-    text = f"{lines[0]} {lines[-1]}" if last_is_cause else "".join(lines[:1])
-    return f"{type(error).__name__}: {text}"
+    which = -1 if isinstance(error, ray.exceptions.RayError) else 0
+    return f"{type(error).__name__}: {lines[which] if lines else ''}"

@@ -8,6 +8,7 @@ from wsync_lab.errors import ConfigError
 
 EngineName = Literal["vllm", "plain"]
 DTypeName = Literal["float32", "bfloat16"]
+HIDDEN_SIZE_UNIT = 64  # two heads, each a multiple of the 32 that vLLM's CPU attention takes
 _POSITIVE = (
     "num_steps",
     "num_pairs",
@@ -79,6 +80,8 @@ class ExperimentConfig:
             raise ConfigError(f"engine is {self.engine!r}: choose one of {', '.join(get_args(EngineName))}")
         if self.dtype not in get_args(DTypeName):
             raise ConfigError(f"dtype is {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
+        if self.hidden_size % HIDDEN_SIZE_UNIT:
+            raise ConfigError(f"hidden_size is {self.hidden_size}: give a multiple of {HIDDEN_SIZE_UNIT}")
         if self.samples_per_prompt < 2:
             raise ConfigError("samples_per_prompt is 1: a group needs 2 or more to be normalised")
         if self.prompts_per_step % self.num_pairs:

@@ -20,6 +20,8 @@ class SyncConfig:
         slot_bytes: size of one staging slot, so the largest bucket.
         num_slots: slots in the ring; with two, packing overlaps applying.
         deadline_s: longest wait for the peer within one update.
+        hold_slots: keep the ring's memory between updates; False gives it back after each one,
+            and pays for taking it again in the next.
         verify: ``digest`` compares a digest of every tensor before anything is made live.
 
     Raises:
@@ -31,6 +33,7 @@ class SyncConfig:
     num_slots: int = 2
     deadline_s: float = 60.0
     verify: str = "off"
+    hold_slots: bool = True
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORT_NAMES:

@@ -289,3 +289,50 @@ def test_an_engine_that_cannot_attach_is_reported_at_once() -> None:
         with pytest.raises(WsyncError):
             connect(engine, "pinned", weights_of(METADATA, seed=1), deadline_s=30)
         assert time.monotonic() - start < 5
+
+
+GIVE_BACK = ("pinned", "cuda_vmm")
+
+
+def stored_bytes(sync: WeightSync) -> int:
+    """What the kernel keeps for the slots."""
+    (fd,) = sync._writer.fds()
+    return os.fstat(fd).st_blocks * 512
+
+
+@pytest.mark.parametrize("transport", GIVE_BACK)
+def test_slots_that_are_given_back_cost_nothing_between_updates(
+    engine: ProcessEngine, transport: str
+) -> None:
+    weights = weights_of(METADATA, seed=20)
+    sync = connect(engine, transport, weights, hold_slots=False)
+    for seed in (21, 22):
+        for name, tensor in weights_of(METADATA, seed).items():
+            weights[name].copy_(tensor)
+        version = next_version(engine)
+        sync.prepare(version)
+        assert stored_bytes(sync) >= 2 * SLOT_BYTES
+        sync.commit()
+        assert stored_bytes(sync) == 0
+        assert engine.call("live_bytes") == expected_bytes(weights)
+    engine.call("plant", "fail_at", "load2")
+    with pytest.raises(UpdateRejected):
+        sync.update(next_version(engine))
+    assert stored_bytes(sync) == 0
+    engine.call("plant", "fail_at", "")
+    sync.update(next_version(engine))
+    assert engine.call("live_bytes") == expected_bytes(weights)
+    sync.close()
+
+
+def test_slots_that_are_held_keep_their_memory(engine: ProcessEngine) -> None:
+    sync = connect(engine, "pinned", weights_of(METADATA, seed=20))
+    sync.update(next_version(engine))
+    assert stored_bytes(sync) >= 2 * SLOT_BYTES
+    sync.close()
+
+
+@pytest.mark.parametrize("transport", sorted(set(HOST_TRANSPORTS) - set(GIVE_BACK)))
+def test_a_transport_that_cannot_give_its_slots_back_says_so(engine: ProcessEngine, transport: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{transport}' keeps its slots' memory: leave hold_slots on"):
+        connect(engine, transport, weights_of(METADATA, seed=20), hold_slots=False)

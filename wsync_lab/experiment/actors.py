@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from wsync_lab.engines.base import Completion, Engine, Sampling
-from wsync_lab.errors import WsyncError
 from wsync_lab.experiment import task
 from wsync_lab.experiment.client import RayEngineClient
 from wsync_lab.experiment.config import ExperimentConfig
 from wsync_lab.experiment.grpo import group_advantages, grpo_loss, k3
 from wsync_lab.experiment.policy import build_policy, completion_logprobs, shard_policy
+from wsync_lab.protocol.job import JobSync
 from wsync_lab.protocol.phases import SyncReport
 from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import ModuleSource
@@ -125,32 +125,9 @@ class TrainerActor:
         return TrainResult(loss.item(), gap.item(), k3(engine, logprobs.detach()).mean().item())
 
     def sync(self, version: int) -> SyncReport:
-        """One update of all pairs: committed on every engine, or on none.
-
-        Raises:
-            WsyncError: this rank's own failure, or that another rank failed.
-        """
+        """One update of all pairs; see ``protocol.job.JobSync``."""
         assert self._sync is not None
-        failure = self._prepare(version)
-        if self._all_ranks(failure is None):
-            return self._sync.commit()
-        if failure is None:
-            failure = WsyncError(f"rank {self._rank}: update {version} failed on another rank")
-            self._sync.abort(str(failure))
-        raise failure
-
-    def _prepare(self, version: int) -> WsyncError | None:
-        assert self._sync is not None
-        try:
-            self._sync.prepare(version)
-        except WsyncError as error:
-            return error
-        return None
-
-    def _all_ranks(self, ready: bool) -> bool:
-        flag = torch.tensor(int(ready))
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN)
-        return bool(flag.item())
+        return JobSync(self._sync).update(version)
 
 
 class ReferenceActor:

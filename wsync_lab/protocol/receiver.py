@@ -140,7 +140,7 @@ class Receiver:
             close_all(fds)
             raise
         self._reader = open_reader(offer.plan, offer.slots, fds, self._applier.device)
-        self._plan, self._num_slots = offer.plan, offer.slots.num_slots
+        self._plan, self._num_slots, self._held = offer.plan, offer.slots.num_slots, offer.slots.held
         return Accepted(offer.plan.digest)
 
     def _begin(self, begin: Begin) -> Started:
@@ -155,6 +155,8 @@ class Receiver:
                 f"version {begin.weight_version} is not above {self.weight_version}: versions only rise"
             )
         self._unpacker = Unpacker(self._plan)
+        if not self._held:
+            self._reader.take()
         self._digests = {} if begin.verify else None
         return Started(begin.weight_version)
 
@@ -224,13 +226,15 @@ class Receiver:
             self._apply_s += time.perf_counter() - start
 
     def _end(self, *, committed: bool, reason: str) -> None:
-        self._unpacker = None
+        began, self._unpacker = self._unpacker is not None, None
         if self.outcome is not None:
             return
         if self._touched and not committed:
             reason = self._rolled_back(reason)
         if self._reader is not None and not committed:
             self._reader.reset()
+        if self._reader is not None and began and not self._held:
+            self._reader.give_back()
         self.outcome = UpdateOutcome(self._target, committed, self._touched, reason, self._apply_s)
         self._touched = False
 

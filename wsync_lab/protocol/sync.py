@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -23,7 +23,14 @@ from wsync_lab.channel.messages import (
     Started,
 )
 from wsync_lab.config import SyncConfig
-from wsync_lab.errors import DeadlineExceeded, PeerLost, ProtocolError, UpdateRejected, WsyncError
+from wsync_lab.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    PeerLost,
+    ProtocolError,
+    UpdateRejected,
+    WsyncError,
+)
 from wsync_lab.packing import Plan, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
 from wsync_lab.protocol.phases import SyncClock, SyncReport
@@ -55,7 +62,7 @@ class WeightSync:
         self._source, self._writer, self._carrier = source, writer, carrier
         self.plan, self._rank = plan, rank
         self._num_slots, self._deadline_s = config.num_slots, config.deadline_s
-        self._verify = config.verify == "digest"
+        self._verify, self._hold_slots = config.verify == "digest", config.hold_slots
         self._clock = SyncClock()
         self._apply_s = 0.0
         self._version, self._bucket = 0, 0
@@ -83,6 +90,7 @@ class WeightSync:
         where = device or torch.device("cpu")
         writer = transports.open_writer(config.transport, plan, config.num_slots, where)
         try:
+            _check_slots(config, writer)
             carrier = _connect(engine, config, plan, writer)
         except BaseException:
             writer.close()
@@ -120,6 +128,8 @@ class WeightSync:
         self._clock, self._version, self._bucket = SyncClock(), version, 0
         tensors = iter(self._source)
         try:
+            if not self._hold_slots:
+                self._writer.take()
             with self._ending_on_error():
                 self._send(tensors)
         finally:
@@ -136,7 +146,7 @@ class WeightSync:
             self._post(Commit(self._version))
             self._expect(Done)
             self._clock.committed()
-            outcome = self._carrier.finish()
+            outcome = self._finish()
         if not outcome["committed"]:
             raise UpdateRejected(outcome["reason"])
         return self._report(outcome["pause_s"], outcome["resume_s"])
@@ -181,7 +191,14 @@ class WeightSync:
         while not isinstance(self._carrier.receive(), Done | Failed):
             pass
         self._writer.reset()
-        self._carrier.finish()
+        self._finish()
+
+    def _finish(self) -> dict[str, Any]:
+        """The engine's outcome, once it has left the update: the slots are this end's again."""
+        outcome = self._carrier.finish()
+        if not self._hold_slots:
+            self._writer.give_back()
+        return outcome
 
     def _post(self, message: Message, payload: bytes | None = None) -> None:
         self._carrier.post(message, payload)
@@ -201,7 +218,7 @@ class WeightSync:
             yield
         except UpdateRejected:
             self._writer.reset()
-            self._carrier.finish()
+            self._finish()
             raise
         except (PeerLost, DeadlineExceeded) as error:
             self.close()
@@ -226,7 +243,9 @@ class WeightSync:
 
 
 def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotWriter) -> Carrier:
-    slots = SlotOffer(config.transport, config.num_slots, writer.slot_memory, writer.rendezvous)
+    slots = SlotOffer(
+        config.transport, config.num_slots, writer.slot_memory, writer.rendezvous, config.hold_slots
+    )
     offer = Offer(plan, slots)
     carrier: Carrier
     if writer.one_rpc_per_bucket:
@@ -240,6 +259,11 @@ def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotW
         carrier.close()
         raise
     return carrier
+
+
+def _check_slots(config: SyncConfig, writer: SlotWriter) -> None:
+    if not (config.hold_slots or writer.can_give_back):
+        raise ConfigError(f"transport {config.transport!r} keeps its slots' memory: leave hold_slots on")
 
 
 def _check_accepted(reply: Message, plan: Plan) -> None:

@@ -29,12 +29,14 @@ class SlotOffer(msgspec.Struct, frozen=True):
     Attributes:
         slot_memory: what the slots are made of, as records name it.
         rendezvous: where the ends of a collective meet, ``host:port``, or empty.
+        held: False when both ends give the slots' memory back between updates.
     """
 
     transport: str
     num_slots: Annotated[int, msgspec.Meta(ge=1, le=1 << 16)]
     slot_memory: str
     rendezvous: str = ""
+    held: bool = True
 
 
 class SlotWriter(ABC):
@@ -45,12 +47,14 @@ class SlotWriter(ABC):
         collective: the collective library that carries the bytes, or None.
         rendezvous: see ``SlotOffer``.
         one_rpc_per_bucket: True when the payload travels inside the engine's RPC.
+        can_give_back: True when the slots' memory can be given back between updates.
     """
 
     slot_memory: str
     collective: str | None = None
     rendezvous: str = ""
     one_rpc_per_bucket: bool = False
+    can_give_back: bool = False
 
     def fds(self) -> Sequence[int]:
         """Descriptors that the worker needs to map the slots; they stay owned by this end."""
@@ -65,6 +69,13 @@ class SlotWriter(ABC):
 
     def reset(self) -> None:
         """An update ended early on both ends: forget the transfers that nobody will receive."""
+
+    def take(self) -> None:
+        """An update starts: put memory behind the slots that ``give_back`` emptied."""
+
+    def give_back(self) -> None:
+        """The update ended, on the worker's end too: free the slots' memory. What is mapped and
+        exported stays so; contents are lost. Safe to call twice."""
 
     @abstractmethod
     def slot(self, index: int) -> torch.Tensor:
@@ -90,6 +101,12 @@ class SlotReader(ABC):
 
     def reset(self) -> None:
         """As in ``SlotWriter``."""
+
+    def take(self) -> None:
+        """As in ``SlotWriter``, after the trainer's end."""
+
+    def give_back(self) -> None:
+        """As in ``SlotWriter``, before the trainer's end."""
 
     @abstractmethod
     def read(self, index: int, num_bytes: int, payload: bytes | None) -> torch.Tensor:

@@ -19,6 +19,7 @@ from wsync_lab.transports.base import SlotOffer, SlotReader, SlotWriter, synchro
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HOST_REGISTER_PORTABLE = 1  # cudaHostRegisterPortable
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; Python's mmap has no name for it
 
 
 def create_memfd(num_slots: int, slot_bytes: int) -> int:
@@ -44,11 +45,11 @@ class HostSlots:
         self._stride = align(slot_bytes)
         _check_memfd(fd, num_slots * self._stride)
         # Touching a page for the first time costs far more than copying it: populate now.
-        mapping = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self._memory: torch.Tensor | None = torch.frombuffer(mapping, dtype=torch.uint8)
-        self.registered = device.type == "cuda"
-        if self.registered:
-            _register(self._memory)
+        self._mapping = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self._memory: torch.Tensor | None = torch.frombuffer(self._mapping, dtype=torch.uint8)
+        self.on_gpu = device.type == "cuda"
+        self._registered = False
+        self._register()
 
     def slot(self, index: int) -> torch.Tensor:
         """Slot ``index`` as 1-D uint8."""
@@ -56,16 +57,37 @@ class HostSlots:
             raise ProtocolError("the staging slots are closed")
         return self._memory[index * self._stride : (index + 1) * self._stride]
 
+    def take(self) -> None:
+        """Pages behind the mapping again, page-locked where they were."""
+        self._mapping.madvise(_MADV_POPULATE_WRITE)
+        self._register()
+
+    def unlock(self) -> None:
+        """End the page-locking of this mapping: locked pages would outlive ``free_pages``."""
+        if self._memory is not None and self._registered:
+            _unregister(self._memory)
+        self._registered = False
+
+    def free_pages(self) -> None:
+        """Punch the pages out of the memfd, for both mappings; they read as zeros from now on."""
+        self._mapping.madvise(mmap.MADV_REMOVE)
+
     def close(self) -> None:
         """Unregister, then unmap: the other order leaves the address registered, and a later,
         innocent call fails with error 712."""
-        if self._memory is not None and self.registered:
-            _unregister(self._memory)
+        self.unlock()
         self._memory = None
+
+    def _register(self) -> None:
+        if self.on_gpu and not self._registered and self._memory is not None:
+            _register(self._memory)
+            self._registered = True
 
 
 class HostWriter(SlotWriter):
     """Trainer end over ``HostSlots``: packs straight into them."""
+
+    can_give_back = True
 
     def __init__(self, plan: Plan, num_slots: int, device: torch.device) -> None:
         self._device = device
@@ -75,10 +97,17 @@ class HostWriter(SlotWriter):
         except BaseException:
             os.close(self._fd)
             raise
-        self.slot_memory = "registered_memfd" if self._slots.registered else "memfd"
+        self.slot_memory = "registered_memfd" if self._slots.on_gpu else "memfd"
 
     def fds(self) -> Sequence[int]:
         return (self._fd,)
+
+    def take(self) -> None:
+        self._slots.take()
+
+    def give_back(self) -> None:
+        self._slots.unlock()
+        self._slots.free_pages()
 
     def slot(self, index: int) -> torch.Tensor:
         return self._slots.slot(index)
@@ -104,8 +133,16 @@ class HostReader(SlotReader):
         finally:
             close_all(fds)
         self._device = device
-        on_gpu = plan.high_water_bytes if device.type == "cuda" else 0
-        self._bucket = torch.empty(on_gpu, dtype=torch.uint8, device=device)
+        self._bucket_bytes = plan.high_water_bytes if device.type == "cuda" else 0
+        self._bucket = torch.empty(self._bucket_bytes, dtype=torch.uint8, device=device)
+
+    def take(self) -> None:
+        self._slots.take()
+        self._bucket = torch.empty(self._bucket_bytes, dtype=torch.uint8, device=self._device)
+
+    def give_back(self) -> None:
+        self._slots.unlock()
+        self._bucket = self._bucket[:0].clone()
 
     def read(self, index: int, num_bytes: int, payload: bytes | None) -> torch.Tensor:
         view = self._slots.slot(index)[:num_bytes]

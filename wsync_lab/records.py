@@ -64,6 +64,28 @@ class StepRecord(Envelope):
     steps: list[Step]
 
 
+class SyncRecord(Envelope):
+    """One transport in one benchmark: a raw sample an update, after warm-up.
+
+    Attributes:
+        ceilings: raw samples of the machine's own copy rates in GB/s, by name.
+        limit_s: the fewest bytes the path must move, over the medians of ``ceilings``.
+        init_time_s: agreeing on the plan and mapping the slots, once.
+        peak_extra_bytes: most memory above the state before connecting, by process.
+        num_mismatched: tensors whose bytes differ after the last update; null if not compared.
+    """
+
+    ceilings: dict[str, list[float]]
+    limit_s: float
+    init_time_s: float | None
+    sync_times_s: list[float]
+    phase_times_s: dict[str, list[float]]
+    pause_s: list[float]
+    resume_s: list[float]
+    peak_extra_bytes: dict[str, int] | None
+    num_mismatched: int | None
+
+
 def new_run_id(now: datetime | None = None) -> str:
     """``20261201T081500-ab12``: the time in UTC and two random bytes."""
     return f"{now or datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
@@ -136,8 +158,9 @@ def validate(record: Record) -> None:
 
 
 def _schema(record: object) -> type[Envelope]:
-    is_step = isinstance(record, dict) and record.get("kind") == "step"
-    return StepRecord if is_step else Envelope
+    kind = record.get("kind") if isinstance(record, dict) else None
+    schemas: dict[str, type[Envelope]] = {"step": StepRecord, "sync": SyncRecord}
+    return schemas.get(str(kind), Envelope)
 
 
 def _inconsistencies(record: Envelope) -> Iterator[str]:
@@ -145,6 +168,8 @@ def _inconsistencies(record: Envelope) -> Iterator[str]:
         yield f"schema_version {record.schema_version} instead of {SCHEMA_VERSION} - at `$.schema_version`"
     if (record.status == "failed") != bool(record.error):
         yield f"status {record.status!r} with error {record.error!r} - at `$.error`"
+    if isinstance(record, SyncRecord) and record.status == "ok" and record.num_mismatched != 0:
+        yield f"a speed with {record.num_mismatched} mismatched tensors - at `$.num_mismatched`"
     transport = record.config.get("transport")
     if transport is not None and transport not in TRANSPORT_NAMES:
         yield f"unknown transport {transport!r} - at `$.config.transport`"

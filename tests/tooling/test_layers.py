@@ -12,7 +12,7 @@ LAYERS = (
     ("errors", "config", "weights", "packing", "unpacking", "digest"),
     ("transports", "channel", "protocol", "lora"),
     ("timing", "verify", "provenance", "records", "doctor"),
-    ("experiment", "engines"),
+    ("experiment", "engines", "bench"),
     ("tables", "plots"),
     ("cli", "reports"),
 )

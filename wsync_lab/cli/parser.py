@@ -4,7 +4,7 @@ import argparse
 from typing import NoReturn
 
 from wsync_lab import __version__
-from wsync_lab.cli import report, run
+from wsync_lab.cli import bench, report, run
 from wsync_lab.errors import ConfigError
 
 
@@ -18,11 +18,11 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     parser = Parser(
         prog="wsync",
-        description="Run wsync_lab's notebooks and turn them into reports.",
+        description="Measure weight sync: notebooks, benchmarks, reports.",
         epilog="example: wsync run notebooks/00_environment.ipynb --report",
     )
     parser.add_argument("--version", action="version", version=f"wsync_lab {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in (run, report):
+    for command in (run, bench, report):
         command.add_to(commands)
     return parser

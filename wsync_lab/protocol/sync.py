@@ -106,6 +106,16 @@ class WeightSync:
     def collective(self) -> str | None:
         return self._writer.collective
 
+    @property
+    def one_rpc_per_bucket(self) -> bool:
+        """Whether every bucket costs an RPC of the engine's; else an update costs one in all."""
+        return self._writer.one_rpc_per_bucket
+
+    @property
+    def num_handles(self) -> int:
+        """Descriptors that were exported, once, to map the slots."""
+        return len(self._writer.fds())
+
     def update(self, version: int) -> SyncReport:
         """``prepare`` and ``commit`` for a job of one colocated pair."""
         self.prepare(version)

@@ -1,9 +1,10 @@
 """The README's table: what is known about weight sync so far, published and measured here."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from wsync_lab.records import Record, read
+from wsync_lab.tables import syncs
 from wsync_lab.tables.markdown import markdown_table, percent, significant
 from wsync_lab.tables.published import Report
 from wsync_lab.tables.steps import summary
@@ -12,9 +13,10 @@ Row = dict[str, str]
 
 
 def known_table(raw: Path, published: Report) -> str:
-    """Markdown: one row a published figure, then one a record of the folder ``raw``."""
+    """Markdown: one row a published figure, then one a record of the folder ``raw``,
+    sweeps left out."""
     rows = [_published_row(published)]
-    for file in sorted(raw.glob("*.jsonl")):
+    for file in sorted(set(raw.glob("*.jsonl")) - set(raw.glob("*sweep*"))):
         rows.extend(_rows(file))
     return markdown_table({name: [row[name] for row in rows] for name in rows[0]})
 
@@ -33,8 +35,8 @@ def _published_row(report: Report) -> Row:
 
 def _rows(file: Path) -> Iterator[Row]:
     for record in read(file):
-        if record["kind"] == "step" and record["status"] == "ok":
-            yield _step_row(record, file)
+        if record["kind"] in _ROWS and record["status"] == "ok":
+            yield _ROWS[record["kind"]](record, file)
 
 
 def _step_row(record: Record, file: Path) -> Row:
@@ -50,5 +52,21 @@ def _step_row(record: Record, file: Path) -> Row:
     }
 
 
+def _sync_row(record: Record, file: Path) -> Row:
+    row = syncs.summary([record]).iloc[0]
+    return {
+        "transport": row["transport"],
+        "where": f"{row['model']} into {row['engine']}, {_machine(record['provenance'])}",
+        "payload (MB)": significant(row["payload_bytes"] / 1e6),
+        "sync (s)": significant(row["sync_s"]),
+        "GB/s": significant(row["GBps"]),
+        "share of the step": "–",
+        "source": f"[{file.stem}](data/raw/{file.name})",
+    }
+
+
 def _machine(provenance: Mapping[str, object]) -> str:
     return str(provenance["gpu"] or f"no GPU, {provenance['cpu']}")
+
+
+_ROWS: dict[str, Callable[[Record, Path], Row]] = {"step": _step_row, "sync": _sync_row}

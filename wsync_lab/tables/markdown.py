@@ -25,6 +25,38 @@ def step_summary(table: pd.DataFrame) -> str:
     )
 
 
+def sync_summary(table: pd.DataFrame) -> str:
+    """``tables.syncs.summary`` with units in the head of each column."""
+    return markdown_table(
+        {
+            "transport": list(table["transport"]),
+            "payload": list(table["model"]),
+            "payload (MB)": _numbers(table["payload_bytes"] / 1e6),
+            "tensors": [significant(value) for value in table["num_tensors"]],
+            "sync (s)": _numbers(table["sync_s"]),
+            "spread": [percent(value) for value in table["spread"]],
+            "GB/s": _numbers(table["GBps"]),
+            "x of limit": _numbers(table["vs_limit"]),
+            "x as fast as cpu": _numbers(table["vs_cpu"]),
+            "status": list(table["status"]),
+        }
+    )
+
+
+def fixed_costs(table: pd.DataFrame) -> str:
+    """``tables.syncs.fixed_costs`` with units in the head of each column."""
+    return markdown_table(
+        {
+            "transport": list(table["transport"]),
+            "per update (ms)": _numbers(table["update_s"] * 1e3),
+            "per tensor (µs)": _numbers(table["tensor_s"] * 1e6),
+            "GB/s beyond that": _numbers(table["GBps"]),
+            "largest error of the fit": [percent(value) for value in table["residual"]],
+            "records": list(table["num_records"]),
+        }
+    )
+
+
 def markdown_table(columns: Mapping[str, Sequence[object]]) -> str:
     """A GitHub table with padded cells; columns of numbers are aligned to the right."""
     cells = {name: [_cell(value) for value in values] for name, values in columns.items()}

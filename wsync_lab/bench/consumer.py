@@ -1,0 +1,73 @@
+"""The receiving end of a benchmark: named tensors in a process of their own."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from wsync_lab.bench.memory import Peak
+from wsync_lab.digest import tensor_digest
+from wsync_lab.engines.manifest import ExpectedWeights
+from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.weights import TensorMeta
+
+
+class TensorApplier:
+    """Copies into tensors in place; see ``protocol.receiver.Applier``."""
+
+    def __init__(self, tensors: Sequence[TensorMeta], device: torch.device) -> None:
+        self.device = device
+        self._expected = ExpectedWeights({meta.name: meta for meta in tensors}, {})
+        self.live = {
+            meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=device) for meta in tensors
+        }
+
+    def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
+        return self._expected.faults(tensors, aliases)
+
+    def begin(self) -> None:
+        pass
+
+    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
+        for name, tensor in tensors:
+            self.live[name].copy_(tensor, non_blocking=True)
+
+    def finish(self) -> None:
+        pass
+
+    def rollback(self) -> None:
+        """Nothing to restore: the next full update overwrites everything."""
+
+
+class TensorEngine:
+    """For ``ProcessEngine``: what a trainer calls of an engine, and the checks of a benchmark."""
+
+    def __init__(self, tensors: list[tuple[str, str, list[int]]], device: str) -> None:
+        metas = [TensorMeta(name, dtype, tuple(shape)) for name, dtype, shape in tensors]
+        self._applier = TensorApplier(metas, torch.device(device))
+        endpoint = WorkerEndpoint(self._applier)
+        self._endpoint, self._peak = endpoint, Peak(self._applier.device)
+        self.attach, self.detach, self.handle = endpoint.attach, endpoint.detach, endpoint.handle
+
+    def serve(self) -> dict[str, Any]:
+        return self._endpoint.serve() | {"pause_s": 0.0, "resume_s": 0.0}
+
+    def outcome(self) -> dict[str, Any]:
+        return (self._endpoint.outcome() or {}) | {"pause_s": 0.0, "resume_s": 0.0}
+
+    def digests(self) -> dict[str, int]:
+        """Of what is live now, by name."""
+        return {name: tensor_digest(tensor) for name, tensor in self._applier.live.items()}
+
+    def describe(self) -> dict[str, Any]:
+        return {"engine": "torch", "engine_version": str(torch.__version__), "apply_path": "in_place"}
+
+    def reset_peak(self) -> None:
+        self._peak.reset()
+
+    def memory(self) -> tuple[int, int]:
+        """(bytes in use now, most bytes above those at ``reset_peak``)."""
+        return self._peak.now(), self._peak.extra()
+
+    def close(self) -> None:
+        self._endpoint.detach()

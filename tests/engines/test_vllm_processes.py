@@ -66,9 +66,10 @@ def greedy(model: nn.Module, num_tokens: int) -> list[int]:
 
 
 def held_open() -> Counter[str]:
-    """What this process has open: sockets, memory files, pipes, by kind."""
+    """The sockets and memory files that this process has open, by kind."""
     links = (Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd"))
-    return Counter(str(link.readlink()).split(":[")[0] for link in links if link.is_symlink())
+    kinds = (str(link.readlink()).split(":[")[0] for link in links if link.is_symlink())
+    return Counter(kind for kind in kinds if kind == "socket" or kind.startswith("/memfd:"))
 
 
 def left_in_tmp() -> set[Path]:

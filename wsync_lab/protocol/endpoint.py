@@ -17,6 +17,7 @@ from wsync_lab.channel.messages import (
 )
 from wsync_lab.channel.rendezvous import connect
 from wsync_lab.errors import ProtocolError, UpdateRejected, WsyncError
+from wsync_lab.protocol.host_threads import half_of_the_cores
 from wsync_lab.protocol.receiver import Applier, Receiver
 
 _ATTACH_DEADLINE_S = 60.0
@@ -108,7 +109,8 @@ class WorkerEndpoint:
         return message
 
     def _exchange(self, message: Message) -> None:
-        reply = self._receiver.handle(message)
+        with half_of_the_cores():
+            reply = self._receiver.handle(message)
         assert self._link is not None
         self._link.send(reply, deadline_s=self._deadline_s)
         if isinstance(reply, Started):

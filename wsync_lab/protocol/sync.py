@@ -33,6 +33,7 @@ from wsync_lab.errors import (
 )
 from wsync_lab.packing import Plan, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
+from wsync_lab.protocol.host_threads import half_of_the_cores
 from wsync_lab.protocol.phases import SyncClock, SyncReport
 from wsync_lab.protocol.stream import StreamPacker
 from wsync_lab.transports.base import SlotOffer, SlotWriter
@@ -140,7 +141,7 @@ class WeightSync:
         try:
             if not self._hold_slots:
                 self._writer.take()
-            with self._ending_on_error():
+            with self._ending_on_error(), half_of_the_cores():
                 self._send(tensors)
         finally:
             for _ in tensors:

@@ -336,3 +336,88 @@ def test_slots_that_are_held_keep_their_memory(engine: ProcessEngine) -> None:
 def test_a_transport_that_cannot_give_its_slots_back_says_so(engine: ProcessEngine, transport: str) -> None:
     with pytest.raises(ConfigError, match=f"'{transport}' keeps its slots' memory: leave hold_slots on"):
         connect(engine, transport, weights_of(METADATA, seed=20), hold_slots=False)
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_nothing_at_all_to_send_is_an_update(engine: ProcessEngine, transport: str) -> None:
+    for metadata in ([], [TensorMeta("none", "float32", (0, 3))]):
+        weights = weights_of(metadata, seed=1)
+        sync = connect(engine, transport, weights)
+        sync.update(next_version(engine))
+        sync.close()
+        assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+NAMES = ["a.b.c.0.weight", "layers.élan.重み", "w" * 5000, "with space/and:marks", ""]
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_any_name_arrives_as_it_was_sent(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of([TensorMeta(name, "bfloat16", (5, 7)) for name in NAMES], seed=2)
+    sync = connect(engine, transport, weights)
+    sync.update(next_version(engine))
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_the_same_weights_twice_change_nothing(engine: ProcessEngine, transport: str) -> None:
+    weights = weights_of(METADATA, seed=3)
+    sync = connect(engine, transport, weights)
+    for _ in range(2):
+        sync.update(next_version(engine))
+        assert engine.call("live_bytes") == expected_bytes(weights)
+    sync.close()
+
+
+def open_descriptors(engine: ProcessEngine) -> tuple[int, int]:
+    return tuple(len(os.listdir(f"/proc/{pid}/fd")) for pid in (os.getpid(), engine.pid))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_50_offers_that_are_refused_leave_no_descriptor(engine: ProcessEngine, transport: str) -> None:
+    engine.call("plant", "reject", ["head is unknown"])
+    weights = weights_of(METADATA, seed=4)
+    for attempt in range(50):
+        with pytest.raises(UpdateRejected):
+            connect(engine, transport, weights)
+        if attempt == 4:
+            before = open_descriptors(engine)
+    assert open_descriptors(engine) == before
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_50_aborts_leave_no_descriptor_and_the_next_update_works(
+    engine: ProcessEngine, transport: str
+) -> None:
+    weights = weights_of(METADATA, seed=5)
+    sync = connect(engine, transport, weights)
+    for attempt in range(50):
+        sync.prepare(next_version(engine))
+        sync.abort("another rank failed")
+        if attempt == 4:
+            before = open_descriptors(engine)
+    assert open_descriptors(engine) == before
+    sync.update(next_version(engine))
+    sync.close()
+    assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_an_engine_restarted_between_updates_is_connected_again(transport: str) -> None:
+    weights = weights_of(METADATA, seed=6)
+    with ProcessEngine(DictEngine) as first:
+        sync = connect(first, transport, weights)
+        sync.update(1)
+    start = time.monotonic()
+    with pytest.raises(PeerLost):
+        sync.update(2)
+    assert time.monotonic() - start < 5
+    with pytest.raises(PeerLost, match=r"connect again|gone"):
+        sync.update(2)
+    sync.close()
+    with ProcessEngine(DictEngine) as second:
+        again = connect(second, transport, weights)
+        again.update(2)
+        assert second.call("live_bytes") == expected_bytes(weights)
+        again.close()

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from tests.core.module_engine import DictEngine, expected_bytes
@@ -39,7 +40,11 @@ def rank_main(pipe: Connection, rank: int, port: int) -> None:
 class Rank:
     def __init__(self, engine: ProcessEngine, rank: int) -> None:
         self._engine, self._rank = engine, rank
-        self._weights = weights_of(METADATA, seed=0)
+        self._weights = self.expected(0)
+
+    def expected(self, version: int) -> dict[str, torch.Tensor]:
+        """Other values on each rank: they prove which trainer an engine is paired with."""
+        return weights_of(METADATA, seed=2 * version + self._rank)
 
     def connect(self, transport: str) -> None:
         config = SyncConfig(transport, slot_bytes=4096, deadline_s=20)
@@ -47,7 +52,7 @@ class Rank:
         self._sync = WeightSync.connect(source, self._engine, config, self._rank)
 
     def update(self, version: int) -> int:
-        for name, tensor in weights_of(METADATA, seed=version).items():
+        for name, tensor in self.expected(version).items():
             self._weights[name].copy_(tensor)
         return JobSync(self._sync).update(version).weight_version
 
@@ -66,8 +71,7 @@ class Rank:
     def served(self) -> tuple[int, bool]:
         """The engine's version, and whether its bytes are exactly that version's."""
         version = self._engine.call("version")
-        expected = expected_bytes(weights_of(METADATA, seed=version))
-        return version, self._engine.call("live_bytes") == expected
+        return version, self._engine.call("live_bytes") == expected_bytes(self.expected(version))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import torch
 from wsync_lab.bench.memory import Peak
 from wsync_lab.digest import tensor_digest
 from wsync_lab.engines.manifest import ExpectedWeights
+from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
 from wsync_lab.weights import TensorMeta
 
@@ -58,6 +59,10 @@ class TensorEngine:
     def digests(self) -> dict[str, int]:
         """Of what is live now, by name."""
         return {name: tensor_digest(tensor) for name, tensor in self._applier.live.items()}
+
+    def stored_bytes(self) -> dict[str, bytes]:
+        """What is live now, by name: for payloads small enough to send back."""
+        return {name: as_bytes(tensor).cpu().numpy().tobytes() for name, tensor in self._applier.live.items()}
 
     def describe(self) -> dict[str, Any]:
         return {"engine": "torch", "engine_version": str(torch.__version__), "apply_path": "in_place"}

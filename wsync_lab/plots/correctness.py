@@ -16,8 +16,9 @@ def outcome_map(table: pd.DataFrame) -> Chart:
     words = list(_COLOURS)
     codes = table.map(words.index)
     figure, (axes,) = canvas(height=1.4 + 0.42 * len(table))
-    sns.heatmap(codes, annot=table, fmt="", cmap=ListedColormap(list(_COLOURS.values())), vmin=0,
-                vmax=len(words) - 1, cbar=False, linewidths=2, annot_kws={"fontsize": 8}, ax=axes)  # fmt: skip
+    colours = ListedColormap(list(_COLOURS.values()))
+    sns.heatmap(codes, annot=table, fmt="", cmap=colours, vmin=0, vmax=len(words) - 1, cbar=False,
+                linewidths=2, annot_kws={"fontsize": 8}, ax=axes)  # fmt: skip
     axes.set(xlabel="", ylabel="")
     axes.tick_params(axis="x", rotation=20)
     axes.tick_params(axis="y", rotation=0)

@@ -193,6 +193,16 @@ def test_another_user_is_refused(monkeypatch: pytest.MonkeyPatch, uid: int, mess
         connect(listener.address, deadline_s=1)
 
 
+def test_folders_of_other_programs_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("wsync-model-1", "wsync-pair-results"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kept").touch()
+        os.utime(tmp_path / name, (0, 0))
+    Listener().close()
+    assert len(list(tmp_path.glob("*/kept"))) == 2
+
+
 def test_the_folder_of_a_killed_trainer_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     pid = os.fork()

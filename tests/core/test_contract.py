@@ -421,3 +421,19 @@ def test_an_engine_restarted_between_updates_is_connected_again(transport: str) 
         again.update(2)
         assert second.call("live_bytes") == expected_bytes(weights)
         again.close()
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_a_closed_connection_leaves_no_descriptor_while_it_is_referred_to(
+    engine: ProcessEngine, transport: str
+) -> None:
+    weights = weights_of(METADATA, seed=7)
+    kept = []
+    for attempt in range(8):
+        sync = connect(engine, transport, weights)
+        sync.update(next_version(engine))
+        sync.close()
+        kept.append(sync)
+        if attempt == 2:
+            before = open_descriptors(engine)
+    assert open_descriptors(engine) == before

@@ -1,8 +1,8 @@
 """Where the two ends of a colocated pair meet: a socket in a private directory."""
 
+import contextlib
 import fcntl
 import os
-import shutil
 import socket
 import tempfile
 import time
@@ -13,7 +13,7 @@ from typing import Any, Self
 from wsync_lab.channel.link import Link
 from wsync_lab.errors import DeadlineExceeded, ProtocolError
 
-_PREFIX = "wsync-"
+_PREFIX, _SOCKET = "wsync-pair-", "pair"
 _YOUNG_S = 1.0
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
@@ -32,7 +32,7 @@ class Listener:
         self._lock = _try_lock(self._directory)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _at_path(self._socket.bind, self._directory / "pair")
+            _at_path(self._socket.bind, self._directory / _SOCKET)
             self._socket.listen(1)
         except BaseException:
             self.close()
@@ -40,7 +40,7 @@ class Listener:
 
     @property
     def address(self) -> str:
-        return str(self._directory / "pair")
+        return str(self._directory / _SOCKET)
 
     def accept(self, *, deadline_s: float) -> Link:
         """The first peer that connects, if it runs as the same user."""
@@ -53,7 +53,7 @@ class Listener:
 
     def close(self) -> None:
         self._socket.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        _remove(self._directory)
         if self._lock is not None:
             os.close(self._lock)
         self._lock = None
@@ -88,8 +88,16 @@ def _sweep_abandoned() -> None:
             continue
         # Its owner locks it microseconds after making it: leave young ones alone.
         if time.time() - os.fstat(lock).st_mtime > _YOUNG_S:
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
         os.close(lock)
+
+
+def _remove(directory: Path) -> None:
+    """A listener's directory; one with anything else in it is somebody else's and stays."""
+    with contextlib.suppress(OSError):
+        if {entry.name for entry in directory.iterdir()} <= {_SOCKET}:
+            (directory / _SOCKET).unlink(missing_ok=True)
+            directory.rmdir()
 
 
 def _try_lock(directory: Path) -> int | None:

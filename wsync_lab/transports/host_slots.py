@@ -45,7 +45,7 @@ class HostSlots:
         self._stride = align(slot_bytes)
         _check_memfd(fd, num_slots * self._stride)
         # Touching a page for the first time costs far more than copying it: populate now.
-        self._mapping = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self._mapping: mmap.mmap | None = mmap.mmap(fd, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self._memory: torch.Tensor | None = torch.frombuffer(self._mapping, dtype=torch.uint8)
         self.on_gpu = device.type == "cuda"
         self._registered = False
@@ -59,7 +59,7 @@ class HostSlots:
 
     def take(self) -> None:
         """Pages behind the mapping again, page-locked where they were."""
-        self._mapping.madvise(_MADV_POPULATE_WRITE)
+        self._advise(_MADV_POPULATE_WRITE)
         self._register()
 
     def unlock(self) -> None:
@@ -70,13 +70,18 @@ class HostSlots:
 
     def free_pages(self) -> None:
         """Punch the pages out of the memfd, for both mappings; they read as zeros from now on."""
-        self._mapping.madvise(mmap.MADV_REMOVE)
+        self._advise(mmap.MADV_REMOVE)
 
     def close(self) -> None:
         """Unregister, then unmap: the other order leaves the address registered, and a later,
         innocent call fails with error 712."""
         self.unlock()
-        self._memory = None
+        self._memory = self._mapping = None
+
+    def _advise(self, advice: int) -> None:
+        if self._mapping is None:
+            raise ProtocolError("the staging slots are closed")
+        self._mapping.madvise(advice)
 
     def _register(self) -> None:
         if self.on_gpu and not self._registered and self._memory is not None:

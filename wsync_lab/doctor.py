@@ -42,7 +42,7 @@ def _try(name: str, device: torch.device) -> Finding:
     plan = build_plan([TensorMeta("probe", "uint8", (_PAYLOAD_BYTES,))], {}, _PAYLOAD_BYTES)
     try:
         with closing(open_writer(name, plan, 1, device)) as writer:
-            offer = SlotOffer(name, 1, writer.slot_memory, writer.rendezvous)
+            offer = SlotOffer.of(name, 1, writer)
             fds = [os.dup(fd) for fd in writer.fds()]
             with closing(open_reader(plan, offer, fds, device)) as reader:
                 arrived = _send_one_bucket(writer, reader)

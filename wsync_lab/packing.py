@@ -113,15 +113,25 @@ def pack_piece(plan: Plan, piece: Piece, tensor: torch.Tensor, slot: torch.Tenso
     Raises:
         PlanError: dtype or shape differ from the plan; nothing is written.
     """
+    target, source = piece_views(plan, piece, tensor, slot)
+    target.copy_(source, non_blocking=True)
+
+
+def piece_views(
+    plan: Plan, piece: Piece, tensor: torch.Tensor, slot: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(target in ``slot``, source in ``tensor``) of the copy that ``pack_piece`` makes.
+
+    Raises:
+        PlanError: as ``pack_piece``.
+    """
     meta = plan.tensors[piece.tensor]
     if TensorMeta.of(meta.name, tensor) != meta:
         raise PlanError(f"{describe(TensorMeta.of(meta.name, tensor))} is not the planned {describe(meta)}")
     target = slot[piece.slot_offset : piece.slot_offset + piece.num_bytes]
     if piece.num_bytes == meta.num_bytes:
-        target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
-    else:
-        source = as_bytes(tensor)[piece.tensor_offset : piece.tensor_offset + piece.num_bytes]
-        target.copy_(source, non_blocking=True)
+        return target.view(tensor.dtype).view(tensor.shape), tensor
+    return target, as_bytes(tensor)[piece.tensor_offset : piece.tensor_offset + piece.num_bytes]
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,12 @@ class Unpacker:
         self._next_bucket += 1
         return [named for piece in planned.pieces for named in self._place(piece, payload)]
 
+    def skip(self, bucket: int) -> None:
+        """Count ``bucket`` as arrived: its bytes were taken without being unpacked."""
+        if bucket != self._next_bucket:
+            raise PlanError(f"bucket {bucket} arrived, bucket {self._next_bucket} is next")
+        self._next_bucket += 1
+
     def check_complete(self) -> None:
         """Raise ``PlanError`` unless every bucket has arrived."""
         if self._next_bucket != len(self._plan.buckets):

@@ -8,10 +8,11 @@ import torch
 
 from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.protocol.receiver import LoadsOnly
 from wsync_lab.weights import TensorMeta
 
 
-class DictApplier:
+class DictApplier(LoadsOnly):
     """Takes any manifest; ``faults`` makes it misbehave where a test asks for it."""
 
     def __init__(self) -> None:

@@ -255,5 +255,5 @@ def test_an_engine_says_what_it_is(engine: WatchedEngine) -> None:
         "engine_version": "",
         "device": "cpu",
         "dtype": "float32",
-        "apply_path": "in_place",
+        "apply_path": "load_weights",
     }

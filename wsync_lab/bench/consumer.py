@@ -7,18 +7,20 @@ import torch
 
 from wsync_lab.bench.memory import Peak
 from wsync_lab.digest import tensor_digest
+from wsync_lab.engines.load_plan import LearnedLoads, LoadPlan
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
 from wsync_lab.weights import TensorMeta
 
 
-class TensorApplier:
+class TensorApplier(LearnedLoads):
     """Copies into tensors in place; see ``protocol.receiver.Applier``."""
 
     def __init__(self, tensors: Sequence[TensorMeta], device: torch.device) -> None:
         self.device = device
         self._expected = ExpectedWeights({meta.name: meta for meta in tensors}, {})
+        self.plan = LoadPlan(lambda: self.live)
         self.live = {
             meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=device) for meta in tensors
         }
@@ -27,7 +29,7 @@ class TensorApplier:
         return self._expected.faults(tensors, aliases)
 
     def begin(self) -> None:
-        pass
+        self.plan.begin()
 
     def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         for name, tensor in tensors:
@@ -65,7 +67,11 @@ class TensorEngine:
         return {name: as_bytes(tensor).cpu().numpy().tobytes() for name, tensor in self._applier.live.items()}
 
     def describe(self) -> dict[str, Any]:
-        return {"engine": "torch", "engine_version": str(torch.__version__), "apply_path": "in_place"}
+        return {
+            "engine": "torch",
+            "engine_version": str(torch.__version__),
+            "apply_path": self._applier.plan.path,
+        }
 
     def reset_peak(self) -> None:
         self._peak.reset()

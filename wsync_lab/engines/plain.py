@@ -7,16 +7,18 @@ import torch
 from torch import nn
 
 from wsync_lab.engines.base import Completion, Engine, Sampling
+from wsync_lab.engines.load_plan import LearnedLoads, LoadPlan
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.protocol.endpoint import WorkerEndpoint
 from wsync_lab.weights import TensorMeta
 
 
-class PlainApplier:
+class PlainApplier(LearnedLoads):
     """Copies into the parameters of ``module`` in place; see ``protocol.receiver.Applier``."""
 
     def __init__(self, module: nn.Module) -> None:
         self._parameters = dict(module.named_parameters())
+        self.plan = LoadPlan(lambda: self._parameters)
         self._expected = ExpectedWeights.of(module)
         self.device = next(iter(self._parameters.values())).device
 
@@ -24,7 +26,7 @@ class PlainApplier:
         return self._expected.faults(tensors, aliases)
 
     def begin(self) -> None:
-        pass
+        self.plan.begin()
 
     @torch.no_grad()
     def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
@@ -53,7 +55,7 @@ class PlainEngine(Engine):
             "engine_version": str(torch.__version__),
             "device": self._applier.device.type,
             "dtype": str(next(self._module.parameters()).dtype).removeprefix("torch."),
-            "apply_path": "in_place",
+            "apply_path": self._applier.plan.path,
         }
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +52,18 @@ class Applier(Protocol):
         """Take whole tensors: views into a slot that is overwritten after the return."""
         ...
 
+    def replay(self, bucket: int, payload: torch.Tensor) -> bool:
+        """Take a whole bucket by copies learnt earlier; False, and nothing done, without them."""
+        ...
+
+    def learning(self, bucket: int, payload: torch.Tensor, num_bytes: int) -> AbstractContextManager[None]:
+        """Entered around the ``load`` of a bucket whose pieces have ``num_bytes`` bytes."""
+        ...
+
+    def forget(self) -> None:
+        """The slots are unmapped next: keep nothing that refers to them."""
+        ...
+
     def finish(self) -> None:
         """The manifest is complete: make it live."""
         ...
@@ -58,6 +71,19 @@ class Applier(Protocol):
     def rollback(self) -> None:
         """The update failed after ``begin``: leave an engine that a later full update mends."""
         ...
+
+
+class LoadsOnly:
+    """What an ``Applier`` answers that learns nothing."""
+
+    def replay(self, bucket: int, payload: torch.Tensor) -> bool:
+        return False
+
+    def learning(self, bucket: int, payload: torch.Tensor, num_bytes: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def forget(self) -> None:
+        """There is nothing to forget."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +138,7 @@ class Receiver:
         """Give up an update under way and unmap the slots; a new offer may follow."""
         if self._unpacker is not None:
             self.fail("the worker was detached from its trainer")
+        self._applier.forget()
         if self._reader is not None:
             self._reader.close()
         self._reader = None
@@ -166,8 +193,8 @@ class Receiver:
             raise ProtocolError(f"bucket {ready.bucket} in slot {ready.slot} is not in the plan")
         self._touch()
         view = reader.read(ready.slot, self._plan.buckets[ready.bucket].num_bytes, payload)
-        self._load(unpacker.accept(ready.bucket, view))
-        reader.release()
+        self._timed(lambda: self._apply(ready.bucket, view, unpacker))
+        self._timed(reader.release)
         return SlotFree(ready.slot)
 
     def _seal(self, seal: Seal) -> Prepared:
@@ -176,7 +203,9 @@ class Receiver:
             raise ProtocolError(f"sealed as version {seal.weight_version}, begun as {self._target}")
         unpacker.check_complete()
         self._touch()
-        self._load(unpacker.empty_tensors(self._applier.device))
+        empty = unpacker.empty_tensors(self._applier.device)
+        self._note_digests(empty)
+        self._timed(lambda: self._applier.load(empty))
         self._check_digests(seal.digests)
         self._timed(self._applier.finish)
         self._prepared = True
@@ -199,10 +228,23 @@ class Receiver:
             raise ProtocolError("no update was begun")
         return self._unpacker, self._reader
 
-    def _load(self, tensors: NamedTensors) -> None:
+    def _apply(self, bucket: int, payload: torch.Tensor, unpacker: Unpacker) -> None:
+        if self._digests is not None:
+            tensors = unpacker.accept(bucket, payload)
+            self._note_digests(tensors)
+        if self._applier.replay(bucket, payload):
+            if self._digests is None:
+                unpacker.skip(bucket)
+            return
+        if self._digests is None:
+            tensors = unpacker.accept(bucket, payload)
+        num_bytes = sum(piece.num_bytes for piece in self._plan.buckets[bucket].pieces)
+        with self._applier.learning(bucket, payload, num_bytes):
+            self._applier.load(tensors)
+
+    def _note_digests(self, tensors: NamedTensors) -> None:
         if self._digests is not None:
             self._digests |= {name: tensor_digest(tensor) for name, tensor in tensors}
-        self._timed(lambda: self._applier.load(tensors))
 
     def _check_digests(self, sent: tuple[int, ...]) -> None:
         if self._digests is None:

@@ -35,7 +35,7 @@ from wsync_lab.packing import Plan, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
 from wsync_lab.protocol.host_threads import half_of_the_cores
 from wsync_lab.protocol.phases import SyncClock, SyncReport
-from wsync_lab.protocol.stream import StreamPacker
+from wsync_lab.protocol.stream import PackedBuckets, StreamPacker
 from wsync_lab.transports.base import SlotOffer, SlotWriter
 from wsync_lab.weights import WeightSource
 
@@ -64,6 +64,7 @@ class WeightSync:
         self.plan, self._rank = plan, rank
         self._num_slots, self._deadline_s = config.num_slots, config.deadline_s
         self._verify, self._hold_slots = config.verify == "digest", config.hold_slots
+        self._packed = PackedBuckets(plan)
         self._clock = SyncClock()
         self._apply_s = 0.0
         self._version, self._bucket = 0, 0
@@ -181,12 +182,12 @@ class WeightSync:
         self._post(Begin(self._version, self.plan.digest, self._verify))
         self._expect(Started)
         self._writer.join(self._deadline_s, self._carrier.check_peer)
-        packer = StreamPacker(self.plan, tensors, self._clock, self._verify)
+        packer = StreamPacker(self.plan, tensors, self._packed, self._clock, self._verify)
         for index, bucket in enumerate(self.plan.buckets):
             self._bucket, slot = index, index % self._num_slots
             if index >= self._num_slots:
                 self._expect(SlotFree)
-            packer.fill(bucket, self._writer.slot(slot))
+            packer.fill(index, self._writer.slot(slot))
             with self._clock.phase("pack"):
                 payload = self._writer.publish(slot, bucket.num_bytes)
             self._post(SlotReady(index, slot), payload)
@@ -254,9 +255,7 @@ class WeightSync:
 
 
 def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotWriter) -> Carrier:
-    slots = SlotOffer(
-        config.transport, config.num_slots, writer.slot_memory, writer.rendezvous, config.hold_slots
-    )
+    slots = SlotOffer.of(config.transport, config.num_slots, writer, held=config.hold_slots)
     offer = Offer(plan, slots)
     carrier: Carrier
     if writer.one_rpc_per_bucket:

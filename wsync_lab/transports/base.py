@@ -30,6 +30,8 @@ class SlotOffer(msgspec.Struct, frozen=True):
         slot_memory: what the slots are made of, as records name it.
         rendezvous: where the ends of a collective meet, ``host:port``, or empty.
         held: False when both ends give the slots' memory back between updates.
+        device_uuid: the GPU that holds the slots, or empty.
+        handle: what maps the slots where no descriptor does, or empty.
     """
 
     transport: str
@@ -37,6 +39,21 @@ class SlotOffer(msgspec.Struct, frozen=True):
     slot_memory: str
     rendezvous: str = ""
     held: bool = True
+    device_uuid: str = ""
+    handle: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
+
+    @classmethod
+    def of(cls, transport: str, num_slots: int, writer: "SlotWriter", *, held: bool = True) -> "SlotOffer":
+        """What ``writer`` offers."""
+        return cls(
+            transport,
+            num_slots,
+            writer.slot_memory,
+            writer.rendezvous,
+            held,
+            writer.device_uuid,
+            writer.handle,
+        )
 
 
 class SlotWriter(ABC):
@@ -47,6 +64,7 @@ class SlotWriter(ABC):
         collective: the collective library that carries the bytes, or None.
         rendezvous: see ``SlotOffer``.
         one_rpc_per_bucket: True when the payload travels inside the engine's RPC.
+        device_uuid, handle: see ``SlotOffer``.
         can_give_back: True when the slots' memory can be given back between updates.
     """
 
@@ -54,6 +72,8 @@ class SlotWriter(ABC):
     collective: str | None = None
     rendezvous: str = ""
     one_rpc_per_bucket: bool = False
+    device_uuid: str = ""
+    handle: bytes = b""
     can_give_back: bool = False
 
     def fds(self) -> Sequence[int]:

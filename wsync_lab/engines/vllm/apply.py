@@ -1,7 +1,7 @@
 """How a vLLM worker takes new weights: in place, or by layerwise reload where it packs them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import nn
 from vllm.config import VllmConfig, set_current_vllm_config
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
+from wsync_lab.engines.load_plan import LearnedLoads, LoadPlan
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.engines.vllm import compat
 from wsync_lab.engines.vllm.checkpoint import expected_weights
@@ -19,10 +20,8 @@ from wsync_lab.weights import TensorMeta
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
 
 
-class InPlaceApplier:
+class InPlaceApplier(LearnedLoads):
     """Copies into the live parameters; see ``protocol.receiver.Applier``."""
-
-    path = "in_place"
 
     def __init__(self, model: nn.Module, vllm_config: VllmConfig, device: torch.device) -> None:
         self.device = device
@@ -30,6 +29,8 @@ class InPlaceApplier:
         self._vllm_config = vllm_config
         self._parameters: frozenset[str] = frozenset()
         self._loaded: set[str] = set()
+        self._loaded_by: dict[int, set[str]] = {}  # bucket -> parameters
+        self.plan = LoadPlan(lambda: dict(self._model.named_parameters()))
 
     @cached_property
     def _expected(self) -> ExpectedWeights:
@@ -38,9 +39,31 @@ class InPlaceApplier:
     def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
         return self._expected.faults(tensors, aliases)
 
+    @property
+    def path(self) -> str:
+        """How weights are applied, as records name it."""
+        return self.plan.path
+
     def begin(self) -> None:
+        self.plan.begin()
         self._parameters = frozenset(name for name, _ in self._model.named_parameters())
         self._loaded = set()
+
+    def replay(self, bucket: int, payload: torch.Tensor) -> bool:
+        replayed = super().replay(bucket, payload)
+        if replayed:
+            self._loaded |= self._loaded_by[bucket]
+        return replayed
+
+    def learning(self, bucket: int, payload: torch.Tensor, num_bytes: int) -> AbstractContextManager[None]:
+        return self._learning_names(bucket, super().learning(bucket, payload, num_bytes))
+
+    @contextmanager
+    def _learning_names(self, bucket: int, learning: AbstractContextManager[None]) -> Iterator[None]:
+        before = set(self._loaded)
+        with learning:
+            yield
+        self._loaded_by[bucket] = self._loaded - before
 
     def load(self, tensors: NamedTensors) -> None:
         with self._worker_context():
@@ -64,7 +87,16 @@ class InPlaceApplier:
 class LayerwiseApplier(InPlaceApplier):
     """Reloads layer by layer: each is packed again when its last tensor has come."""
 
-    path = "layerwise_reload"
+    @property
+    def path(self) -> str:
+        return "layerwise_reload"
+
+    def replay(self, bucket: int, payload: torch.Tensor) -> bool:
+        """Never: what is packed from a tensor is no copy of it."""
+        return False
+
+    def learning(self, bucket: int, payload: torch.Tensor, num_bytes: int) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def begin(self) -> None:
         super().begin()

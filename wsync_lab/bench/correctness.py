@@ -26,7 +26,7 @@ def run_correctness(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     configs = [SyncConfig(transport, slot_bytes) for transport in transports]
-    sources = {layout: LayoutSource(layout, seed) for layout in layouts}
+    sources = {layout: LayoutSource(layout, seed, device) for layout in layouts}
     run = {
         "schema_version": records.SCHEMA_VERSION,
         "kind": "probe",
@@ -61,7 +61,7 @@ def _compare(
             source.seed += 1
             sync.update(version)
             received = engine.call("stored_bytes")
-            sent = {name: as_bytes(tensor).numpy().tobytes() for name, tensor in source}
+            sent = {name: as_bytes(tensor).cpu().numpy().tobytes() for name, tensor in source}
             wrong += sum(received[name] != data for name, data in sent.items())
         carried = {"slot_memory": sync.slot_memory, "collective": sync.collective}
         sync.close()

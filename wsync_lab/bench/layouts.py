@@ -12,16 +12,16 @@ _DTYPES = ("bfloat16", "float32", "uint8", "float8_e4m3fn", "float16", "int64", 
 
 
 class Draw:
-    """Tensors of random bytes; the same seed gives the same ones."""
+    """Tensors of random bytes; the same seed gives the same ones on every device."""
 
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(seed)
+    def __init__(self, seed: int, device: torch.device) -> None:
+        self._generator, self._device = torch.Generator().manual_seed(seed), device
 
     def __call__(self, dtype: str, *shape: int) -> torch.Tensor:
         meta = TensorMeta("", dtype, shape)
         top = 2 if dtype == "bool" else 256  # other bytes are no bool
         data = torch.randint(0, top, (meta.num_bytes,), dtype=torch.uint8, generator=self._generator)
-        return data.view(meta.torch_dtype).view(shape)
+        return data.to(self._device).view(meta.torch_dtype).view(shape)
 
 
 def _mixed_dtypes(draw: Draw) -> Named:
@@ -56,8 +56,9 @@ def _larger_than_a_slot(draw: Draw) -> Named:
 
 def _special_values(draw: Draw) -> Named:
     """NaN with payloads, zeros of both signs, infinities: equal bytes, not equal values."""
-    patterns = torch.tensor([0x7FC0_1234, -0x3F_0001, 0, -0x8000_0000, 0x7F80_0000], dtype=torch.int64)
-    chosen = draw("uint8", 400).long() % len(patterns)
+    chosen = draw("uint8", 400).long() % 5
+    bits = [0x7FC0_1234, -0x3F_0001, 0, -0x8000_0000, 0x7F80_0000]
+    patterns = torch.tensor(bits, dtype=torch.int64, device=chosen.device)
     yield "special", patterns[chosen].to(torch.int32).view(torch.float32)
 
 
@@ -85,10 +86,11 @@ class LayoutSource:
         ConfigError: there is no such layout.
     """
 
-    def __init__(self, layout: str, seed: int) -> None:
+    def __init__(self, layout: str, seed: int, device: torch.device | None = None) -> None:
         if layout not in _LAYOUTS:
             raise ConfigError(f"unknown layout {layout!r}: choose one of {', '.join(LAYOUT_NAMES)}")
         self._make, self.seed = _LAYOUTS[layout], seed
+        self._device = device or torch.device("cpu")
 
     def metadata(self) -> tuple[TensorMeta, ...]:
         return tuple(TensorMeta.of(name, tensor) for name, tensor in self)
@@ -97,4 +99,4 @@ class LayoutSource:
         return {}
 
     def __iter__(self) -> Named:
-        return self._make(Draw(self.seed))
+        return self._make(Draw(self.seed, self._device))

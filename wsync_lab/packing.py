@@ -96,6 +96,8 @@ def check_metadata(plan: Plan, metadata: Sequence[TensorMeta]) -> None:
     Raises:
         PlanError: names every difference; reconnect to agree on a new plan.
     """
+    if tuple(metadata) == plan.tensors:
+        return
     planned = {tensor.name: tensor for tensor in plan.tensors}
     current = {tensor.name: tensor for tensor in metadata}
     faults = [f"{name} is gone" for name in planned if name not in current]

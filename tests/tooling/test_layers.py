@@ -20,7 +20,7 @@ LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
     "vllm": ("engines",),
     "ray": ("experiment",),
-    "transformers": ("engines", "experiment"),
+    "transformers": ("engines", "experiment", "bench"),
     "pandas": ("tables", "plots", "reports", "cli"),
     "matplotlib": ("plots", "reports"),
     "seaborn": ("plots",),

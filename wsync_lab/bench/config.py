@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from wsync_lab.bench.payloads import Payload, payload_of
+from wsync_lab.bench.payloads import QWEN25, Payload, payload_of
 from wsync_lab.config import MiB, SyncConfig
 from wsync_lab.errors import ConfigError
 
-EngineName = Literal["torch"]
+EngineName = Literal["torch", "vllm"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ class BenchConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number above 0")
         if self.engine not in get_args(EngineName):
             raise ConfigError(f"engine is {self.engine!r}: choose one of {', '.join(get_args(EngineName))}")
-        self.load()
+        if self.load().name not in QWEN25 and self.engine == "vllm":
+            raise ConfigError(
+                f"payload {self.payload!r} is no model for vLLM: choose one of {', '.join(QWEN25)}"
+            )
 
     def load(self) -> Payload:
         """The payload."""

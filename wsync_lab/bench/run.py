@@ -15,6 +15,7 @@ from wsync_lab.bench import ceilings, payloads
 from wsync_lab.bench.config import BenchConfig
 from wsync_lab.bench.consumer import TensorEngine
 from wsync_lab.bench.memory import Peak
+from wsync_lab.bench.vllm_consumer import VllmTarget
 from wsync_lab.digest import tensor_digest
 from wsync_lab.engines.process import ProcessEngine
 from wsync_lab.errors import WsyncError
@@ -23,6 +24,7 @@ from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import TensorSource
 
 Progress = Callable[[str], None]
+_FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 def run_bench(config: BenchConfig, records_path: Path, progress: Progress) -> list[records.Record]:
@@ -63,6 +65,10 @@ class _Run:
 
     @contextmanager
     def _engine(self) -> Iterator[ProcessEngine]:
+        if self._config.engine == "vllm":
+            with ProcessEngine(VllmTarget, dataclasses.astuple(self._payload.shape)) as engine:
+                yield engine
+            return
         tensors = [(meta.name, meta.dtype, list(meta.shape)) for meta in self._payload.tensors]
         with ProcessEngine(TensorEngine, tensors, self._device.type) as engine:
             yield engine
@@ -74,8 +80,8 @@ class _Run:
         source, options = TensorSource(self._weights.items()), self._config.sync_config(transport)
         sync = WeightSync.connect(source, engine, options, device=self._device)
         record["init_time_s"] = time.perf_counter() - start_s
-        record["config"] |= _described(sync, engine.call("describe"))
         reports = self._updates(sync, engine, transport)
+        record["config"] |= _described(sync, engine.call("describe"))
         record |= _samples(reports[self._config.warmups :])
         record["peak_extra_bytes"] = {"trainer": peak.extra(), "worker": engine.call("memory")[1]}
         record["num_mismatched"] = self._num_mismatched(engine)
@@ -94,8 +100,14 @@ class _Run:
 
     def _num_mismatched(self, engine: ProcessEngine) -> int:
         received = engine.call("digests", timeout_s=self._config.deadline_s)
-        sent = {name: tensor_digest(tensor) for name, tensor in self._weights.items()}
-        return sum(received[name] != digest for name, digest in sent.items())
+        return sum(tensor_digest(self._expected(name)) != digest for name, digest in received.items())
+
+    def _expected(self, name: str) -> torch.Tensor:
+        """What the engine's parameter ``name`` must hold; vLLM fuses some of what was sent."""
+        for fused, parts in _FUSED.items():
+            if f".{fused}." in name and name not in self._weights:
+                return torch.cat([self._weights[name.replace(fused, part)] for part in parts])
+        return self._weights[name]
 
     def _check(self, transport: str, record: records.Record) -> None:
         """Raises ``WsyncError`` for a measurement that cannot be right."""

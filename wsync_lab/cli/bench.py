@@ -44,7 +44,7 @@ def add_to(commands: Any) -> None:
     add("--num-slots", type=int, default=2, metavar="N", help="slots in the ring (2)")
     add("--release-slots", action="store_true", help="give the ring's memory back between updates")
     add("--verify", default="off", metavar="MODE", help="off, or digest: compare before each commit")
-    add("--engine", default="torch", metavar="NAME", help="what receives the weights (torch)")
+    add("--engine", default="torch", metavar="NAME", help="what receives the weights: torch, or vllm (torch)")
     add("--warmups", type=int, default=2, metavar="N", help="updates before those that count (2)")
     add("--repeats", type=int, default=9, metavar="N", help="updates that count (9)")
     add("--cpu-repeats", type=int, default=3, metavar="N", help="the same for the slow transport cpu (3)")

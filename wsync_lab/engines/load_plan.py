@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from wsync_lab.copies import CopyBatch, Pair
 from wsync_lab.digest import tensor_digest
+from wsync_lab.packing import as_bytes
 
 Parameters = Mapping[str, torch.Tensor]
 _POISON = 0xA5
@@ -145,7 +146,7 @@ def _disproof(pairs: list[Pair]) -> str:
     """Replay over poisoned destinations: what comes out must be what ``load_weights`` had left."""
     expected = [tensor_digest(target) for target, _ in pairs]
     for target, _ in pairs:
-        target.view(torch.uint8).fill_(_POISON) if target.is_contiguous() else target.zero_()
+        as_bytes(target).fill_(_POISON) if target.is_contiguous() else target.zero_()
     CopyBatch(pairs).run()
     wrong = sum(tensor_digest(target) != digest for (target, _), digest in zip(pairs, expected, strict=True))
     if wrong:

@@ -72,9 +72,10 @@ class WorkerEndpoint:
         """
         self._receiver.outcome = None
         try:
-            self._exchange(self._first_message())
-            while self._receiver.outcome is None:
-                self._exchange(self._receive())
+            with half_of_the_cores():
+                self._exchange(self._first_message())
+                while self._receiver.outcome is None:
+                    self._exchange(self._receive())
         except WsyncError as error:
             self._receiver.fail(f"{type(error).__name__}: {error}")
             self.detach()
@@ -109,8 +110,7 @@ class WorkerEndpoint:
         return message
 
     def _exchange(self, message: Message) -> None:
-        with half_of_the_cores():
-            reply = self._receiver.handle(message)
+        reply = self._receiver.handle(message)
         assert self._link is not None
         self._link.send(reply, deadline_s=self._deadline_s)
         if isinstance(reply, Started):

@@ -136,8 +136,8 @@ class WeightSync:
         """
         if self._closed:
             raise PeerLost(f"rank {self._rank}: this connection is closed: connect again")
-        check_metadata(self.plan, self._source.metadata())
         self._clock, self._version, self._bucket = SyncClock(), version, 0
+        check_metadata(self.plan, self._source.metadata())
         tensors = iter(self._source)
         try:
             if not self._hold_slots:

@@ -15,6 +15,7 @@ Each transport is a module with two functions:
 Both raise ``TransportUnavailable`` with what is missing on this machine, and the remedy.
 """
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -112,6 +113,9 @@ class SlotWriter(ABC):
     def close(self) -> None:
         """Free everything; the worker's own mappings stay valid. Safe to call twice."""
 
+    def __del__(self) -> None:
+        _close_dropped(self)
+
 
 class SlotReader(ABC):
     """Worker end: maps the trainer's slots once."""
@@ -142,6 +146,16 @@ class SlotReader(ABC):
     @abstractmethod
     def close(self) -> None:
         """Unmap. Safe to call twice."""
+
+    def __del__(self) -> None:
+        _close_dropped(self)
+
+
+def _close_dropped(end: SlotWriter | SlotReader) -> None:
+    """An end that nobody closed, after an error say, must not leave descriptors open, nor memory
+    that is unmapped while the driver still has it registered."""
+    with contextlib.suppress(Exception):  # it may not have been built to its end
+        end.close()
 
 
 def synchronize(device: torch.device) -> None:

@@ -5,6 +5,7 @@ last user, however that user ends. It is sealed against resizing: a peer that tr
 would kill the other side with SIGBUS.
 """
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -174,10 +175,17 @@ def _register(memory: torch.Tensor) -> None:
     code = cudart.cudaHostRegister(memory.data_ptr(), memory.numel(), _HOST_REGISTER_PORTABLE)
     if int(code) != 0:
         reason = cudart.cudaGetErrorString(code)
+        _consume_error()
         raise TransportUnavailable(
             f"cudaHostRegister of {memory.numel()} bytes failed ({reason}): raise the limit on "
             "locked memory (ulimit -l), or use fewer or smaller slots"
         )
+
+
+def _consume_error() -> None:
+    """The driver reports a failed registration once more, at the next kernel: let that be ours."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _unregister(memory: torch.Tensor) -> None:

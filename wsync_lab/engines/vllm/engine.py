@@ -66,6 +66,11 @@ class VllmEngine(Engine):
         description: dict[str, Any] = self._worker("describe")
         return {"engine": "vllm", "engine_version": self._version} | description
 
+    def digests(self) -> dict[str, int]:
+        """``digest.tensor_digest`` of every live parameter, by vLLM's own names."""
+        live: dict[str, int] = self._worker("digests")
+        return live
+
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()
 

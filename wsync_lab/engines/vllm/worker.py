@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from wsync_lab.digest import tensor_digest
 from wsync_lab.engines.vllm.apply import InPlaceApplier, applier_for
 from wsync_lab.errors import WsyncError
 from wsync_lab.protocol.endpoint import WorkerEndpoint
@@ -39,6 +40,10 @@ class WsyncWorkerExtension:
 
     def wsync_detach(self) -> Answer:
         return _answer(lambda: self._wsync_endpoint().detach())
+
+    def wsync_digests(self) -> Answer:
+        parameters = self.model_runner.get_model().named_parameters()
+        return _answer(lambda: {name: tensor_digest(parameter) for name, parameter in parameters})
 
     def wsync_describe(self) -> Answer:
         return _answer(

@@ -24,6 +24,7 @@ from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import TensorSource
 
 Progress = Callable[[str], None]
+_VLLM_START_S = 300.0
 _FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -65,8 +66,9 @@ class _Run:
 
     @contextmanager
     def _engine(self) -> Iterator[ProcessEngine]:
-        if self._config.engine == "vllm":
-            with ProcessEngine(VllmTarget, dataclasses.astuple(self._payload.shape)) as engine:
+        if self._config.engine == "vllm" and self._payload.shape is not None:
+            shape = dataclasses.astuple(self._payload.shape)
+            with ProcessEngine(VllmTarget, shape, start_timeout_s=_VLLM_START_S) as engine:
                 yield engine
             return
         tensors = [(meta.name, meta.dtype, list(meta.shape)) for meta in self._payload.tensors]

@@ -20,8 +20,6 @@ import msgspec
 from wsync_lab import errors
 from wsync_lab.errors import PeerLost, WsyncError
 
-_START_TIMEOUT_S = 60.0
-
 
 class ProcessEngine:
     """``EngineClient`` for an engine that ``factory(*args)`` builds in a new process.
@@ -30,7 +28,13 @@ class ProcessEngine:
     ``start_method`` is one of ``multiprocessing``'s.
     """
 
-    def __init__(self, factory: Callable[..., Any], *args: Any, start_method: str = "forkserver") -> None:
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        *args: Any,
+        start_method: str = "forkserver",
+        start_timeout_s: float = 60.0,
+    ) -> None:
         multiprocessing.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
         context: Any = multiprocessing.get_context(start_method)
         self._pipe, child = context.Pipe()
@@ -44,7 +48,7 @@ class ProcessEngine:
         self._ids = itertools.count()
         self._lock = threading.Lock()
         threading.Thread(target=self._read_replies, daemon=True).start()
-        self.call("ready", timeout_s=_START_TIMEOUT_S)
+        self.call("ready", timeout_s=start_timeout_s)
 
     def submit(self, method: str, *args: Any) -> "Call":
         """Start ``method`` in the engine's process; see ``protocol.carrier.EngineClient``."""

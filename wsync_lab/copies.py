@@ -42,7 +42,7 @@ class CopyBatch:
         """Queue all copies on the current stream."""
         if self._table is not None:
             _kernel()[(len(self._table),)](
-                self._table, CHUNK_WORDS=_CHUNK_BYTES // _WORD_BYTES, BLOCK=2048, num_warps=8
+                self._table, CHUNK_WORDS=_CHUNK_BYTES // _WORD_BYTES, BLOCK=8192, num_warps=4
             )
         for target, source in self._others:
             target.copy_(source, non_blocking=True)
@@ -75,7 +75,7 @@ def _kernel() -> Any:
         target = tl.multiple_of(tl.load(row).to(tl.pointer_type(tl.int64)), 16)
         source = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(tl.int64)), 16)
         num_words = tl.multiple_of(tl.load(row + 2), 2)
-        for start in range(0, CHUNK_WORDS, BLOCK):
+        for start in tl.static_range(0, CHUNK_WORDS, BLOCK):
             words = start + tl.arange(0, BLOCK)
             inside = words < num_words
             tl.store(target + words, tl.load(source + words, mask=inside), mask=inside)

@@ -53,6 +53,11 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
         return sum(tensor.num_bytes for tensor in self.tensors)
 
     @cached_property
+    def empty_tensors(self) -> tuple[TensorMeta, ...]:
+        """Tensors without elements: no bucket has a byte of them."""
+        return tuple(tensor for tensor in self.tensors if tensor.num_bytes == 0)
+
+    @cached_property
     def high_water_bytes(self) -> int:
         """Bytes of the fullest bucket, padding included: what a slot must hold."""
         return max((bucket.num_bytes for bucket in self.buckets), default=0)

@@ -22,7 +22,7 @@ class Unpacker:
 
     def empty_tensors(self, device: torch.device) -> NamedTensors:
         """Tensors without elements: they have no bytes in any bucket."""
-        empty = (meta for meta in self._plan.tensors if meta.num_bytes == 0)
+        empty = self._plan.empty_tensors
         return [(m.name, torch.empty(m.shape, dtype=m.torch_dtype, device=device)) for m in empty]
 
     def accept(self, bucket: int, payload: torch.Tensor) -> NamedTensors:

@@ -1,6 +1,7 @@
 """What the trainer sends: names, dtypes and shapes first, full tensors on demand."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from math import prod
 from typing import Protocol
 
@@ -36,7 +37,12 @@ class TensorMeta(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, tensor: torch.Tensor) -> "TensorMeta":
-        return cls(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        return cls(name, _dtype_name(tensor.dtype), tuple(tensor.shape))
+
+
+@cache
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class WeightSource(Protocol):

@@ -51,7 +51,7 @@ def fill(slot: torch.Tensor, seed: int) -> None:
 
 
 def learn(model: FusedModel, slot: torch.Tensor, tensors: Named) -> LoadPlan:
-    plan = LoadPlan(lambda: model.parameters)
+    plan = LoadPlan([model.parameters])
     plan.begin()
     assert not plan.replay(0, slot)
     with plan.learning(0, slot, slot.nbytes):
@@ -175,7 +175,7 @@ def test_other_buckets_are_learnt_beside_one_that_is_refused() -> None:
     model: Any = FusedModel()
     first, some = slot_of(["q", "k", "v"], seed=6)
     second, others = slot_of(["gate", "up", "norm"], seed=7)
-    plan = LoadPlan(lambda: model.parameters)
+    plan = LoadPlan([model.parameters])
     plan.begin()
     with plan.learning(0, first, first.nbytes):
         model.load_weights(some)

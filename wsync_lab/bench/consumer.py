@@ -20,10 +20,10 @@ class TensorApplier(LearnedLoads):
     def __init__(self, tensors: Sequence[TensorMeta], device: torch.device) -> None:
         self.device = device
         self._expected = ExpectedWeights({meta.name: meta for meta in tensors}, {})
-        self.plan = LoadPlan(lambda: self.live)
         self.live = {
             meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=device) for meta in tensors
         }
+        self.plan = LoadPlan([self.live])
 
     def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
         return self._expected.faults(tensors, aliases)

@@ -7,7 +7,7 @@ poisoning the destinations and comparing the replay; a bucket for which it does 
 ``load_weights``, and ``reasons`` says why.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,7 +20,7 @@ from wsync_lab.copies import CopyBatch, Pair
 from wsync_lab.digest import tensor_digest
 from wsync_lab.packing import as_bytes
 
-Parameters = Mapping[str, torch.Tensor]
+Parameters = Mapping[str, torch.Tensor | None]
 _POISON = 0xA5
 
 
@@ -29,22 +29,24 @@ class LoadPlan:
     """What was learnt about the buckets of one plan, for the parameters where they lie now.
 
     Attributes:
-        parameters: gives the live parameters; called again at each update, since an engine may
-            move them.
+        tables: dictionaries of the live parameters, as modules hold them; their values are
+            looked up again at each update, since an engine may move them.
         reasons: why a bucket is not replayed, by its index.
     """
 
-    parameters: Callable[[], Parameters]
+    tables: Sequence[Parameters]
     reasons: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, tuple[int, CopyBatch]] = field(default_factory=dict)
-    _places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _places: list[int] = field(default_factory=list)
 
-    def begin(self) -> None:
-        """An update starts: forget everything if a parameter moved since it was learnt."""
-        places = {name: (tensor.data_ptr(), tensor.nbytes) for name, tensor in self.parameters().items()}
-        if places != self._places:
+    def begin(self) -> bool:
+        """An update starts: forget everything, and say so, if a parameter moved since then."""
+        places = [tensor.data_ptr() for tensor in self._tensors()]
+        moved = places != self._places
+        if moved:
             self.forget()
         self._places = places
+        return moved
 
     def forget(self) -> None:
         """Drop what was learnt, and every reference to slots and parameters with it."""
@@ -67,7 +69,7 @@ class LoadPlan:
         if bucket in self.reasons:
             yield
             return
-        watch = _Watch(payload, self.parameters())
+        watch = _Watch(payload, self._tensors())
         with watch:
             yield
         reason = watch.refusal(num_bytes) or _disproof(watch.pairs)
@@ -75,6 +77,9 @@ class LoadPlan:
             self.reasons[bucket] = reason
         else:
             self._batches[bucket] = payload.data_ptr(), CopyBatch(watch.pairs)
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        return (tensor for table in self.tables for tensor in table.values() if tensor is not None)
 
     @property
     def path(self) -> str:
@@ -106,12 +111,12 @@ class _Watch(TorchDispatchMode):
         """Nothing is compiled here, and the guard against it imports the compiler: seconds."""
         return False
 
-    def __init__(self, payload: torch.Tensor, parameters: Parameters) -> None:
+    def __init__(self, payload: torch.Tensor, parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.pairs: list[Pair] = []
         self._foreign: list[str] = []
         self._start, self._end = payload.data_ptr(), payload.data_ptr() + payload.nbytes
-        self._storages = {tensor.untyped_storage().data_ptr() for tensor in parameters.values()}
+        self._storages = {tensor.untyped_storage().data_ptr() for tensor in parameters}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))

@@ -18,7 +18,7 @@ class PlainApplier(LearnedLoads):
 
     def __init__(self, module: nn.Module) -> None:
         self._parameters = dict(module.named_parameters())
-        self.plan = LoadPlan(lambda: self._parameters)
+        self.plan = LoadPlan([self._parameters])
         self._expected = ExpectedWeights.of(module)
         self.device = next(iter(self._parameters.values())).device
 

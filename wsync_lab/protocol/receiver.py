@@ -203,9 +203,9 @@ class Receiver:
             raise ProtocolError(f"sealed as version {seal.weight_version}, begun as {self._target}")
         unpacker.check_complete()
         self._touch()
-        empty = unpacker.empty_tensors(self._applier.device)
-        self._note_digests(empty)
-        self._timed(lambda: self._applier.load(empty))
+        if empty := unpacker.empty_tensors(self._applier.device):
+            self._note_digests(empty)
+            self._timed(lambda: self._applier.load(empty))
         self._check_digests(seal.digests)
         self._timed(self._applier.finish)
         self._prepared = True

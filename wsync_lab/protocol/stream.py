@@ -58,7 +58,8 @@ class StreamPacker:
         """
         bucket = self._plan.buckets[index]
         if slot.is_cuda:
-            sources = [self._advance(piece.tensor) for piece in bucket.pieces]
+            with self._clock.phase("gather"):
+                sources = [self._advance(piece.tensor) for piece in bucket.pieces]
             with self._clock.phase("pack"):
                 self._packed.pack(index, sources, slot)
         else:
@@ -72,20 +73,19 @@ class StreamPacker:
 
     def _pack_each(self, bucket: Bucket, slot: torch.Tensor) -> None:
         for piece in bucket.pieces:
-            tensor = self._advance(piece.tensor)
+            with self._clock.phase("gather"):
+                tensor = self._advance(piece.tensor)
             with self._clock.phase("pack"):
                 pack_piece(self._plan, piece, tensor, slot)
 
     def _advance(self, index: int) -> torch.Tensor:
         """The tensor that the plan has at ``index``; earlier ones are passed over."""
         while self._index < index:
-            with self._clock.phase("gather"):
-                name, self._tensor = next(self._tensors, ("nothing", self._tensor))
+            name, self._tensor = next(self._tensors, ("nothing", self._tensor))
             self._index += 1
             planned = self._plan.tensors[self._index].name
             if name != planned:
                 raise PlanError(f"the weights yielded {name} where {planned} was planned")
             if self._verify:
-                with self._clock.phase("pack"):
-                    self.digests.append(tensor_digest(self._tensor))
+                self.digests.append(tensor_digest(self._tensor))
         return self._tensor

@@ -30,7 +30,7 @@ class InPlaceApplier(LearnedLoads):
         self._parameters: frozenset[str] = frozenset()
         self._loaded: set[str] = set()
         self._loaded_by: dict[int, set[str]] = {}  # bucket -> parameters
-        self.plan = LoadPlan(lambda: dict(self._model.named_parameters()))
+        self.plan = LoadPlan([module._parameters for module in model.modules()])
 
     @cached_property
     def _expected(self) -> ExpectedWeights:
@@ -45,8 +45,8 @@ class InPlaceApplier(LearnedLoads):
         return self.plan.path
 
     def begin(self) -> None:
-        self.plan.begin()
-        self._parameters = frozenset(name for name, _ in self._model.named_parameters())
+        if self.plan.begin():
+            self._parameters = frozenset(name for name, _ in self._model.named_parameters())
         self._loaded = set()
 
     def replay(self, bucket: int, payload: torch.Tensor) -> bool:

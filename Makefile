@@ -20,10 +20,10 @@ define with_torch
 $(1) || { echo "No $(TORCH) in the indexes that pip is set up with: trying $(TORCH_INDEX)"; $(1) $(2) $(TORCH_INDEX); }
 endef
 
-.PHONY: help install demo test lint lab readme lock upgrade clean
+.PHONY: help install demo test lint lab bench-gpu readme lock upgrade clean
 
 help: ## list the targets
-	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 18
 
 install: .venv/package.stamp ## set up .venv from the lock (the other targets do it when needed)
 
@@ -40,6 +40,12 @@ lint: install ## ruff and mypy
 
 lab: install ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab $(JUPYTER_AS_ROOT) notebooks
+
+# In the GPU set-up, not in .venv: environment.yml. MPS is used where its daemon runs.
+bench-gpu: ## time device transports into a real vLLM (on a GPU machine, its environment active)
+	mkdir -p reports
+	python -m wsync_lab.cli bench --engine vllm --payload qwen2.5-3b --transports cuda_vmm,cuda_ipc \
+	  --slot-bytes 2147483648 --warmups 3 --output reports/bench-gpu-$$(date +%Y%m%dT%H%M%S).jsonl
 
 readme: install ## write the README's table from data/
 	$(BIN)/python -m wsync_lab.reports.readme

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -43,6 +44,7 @@ def collect(*, emulated_placement: bool = False) -> dict[str, Any]:
         "seccomp_mode": _seccomp_mode(),
         "pidfd_getfd": try_pidfd_getfd(),
         "expandable_segments": _expandable_segments() if gpu["gpu"] else None,
+        "mps": _mps_pipe().exists(),
         "emulated_placement": emulated_placement,
     }
 
@@ -62,6 +64,12 @@ def try_pidfd_getfd() -> str:
         os.close(reader)
         os.close(writer)
     return "ok" if code == 0 else errno.errorcode.get(code, f"exit status {code}")
+
+
+def _mps_pipe() -> Path:
+    """Where a CUDA MPS daemon listens, by NVIDIA's default or the environment's choice."""
+    default = Path(tempfile.gettempdir()) / "nvidia-mps"
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", default)) / "control"
 
 
 def version_of(*distributions: str) -> str | None:

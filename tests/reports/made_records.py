@@ -57,6 +57,8 @@ def _config(transport: str, num_steps: int) -> dict[str, Any]:
         "placement": [["trainer:0", "engine:0"], ["trainer:1", "engine:1"], ["reference", "reward"]],
         "model": "made-up",
         "dtype": "float32",
+        "slot_bytes": 1 << 20,
+        "num_slots": 2,
         "payload_bytes": 3_200_000,
         "engine": "plain",
         "num_steps": num_steps,

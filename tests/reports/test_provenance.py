@@ -11,7 +11,7 @@ from wsync_lab import provenance
 
 FIELDS = {
     *("date", "commit", "dirty", "gpu", "driver", "cuda", "torch", "vllm", "ray", "nccl", "python"),
-    *("kernel", "cpu", "seccomp_mode", "pidfd_getfd", "expandable_segments", "emulated_placement"),
+    *("kernel", "cpu", "seccomp_mode", "pidfd_getfd", "expandable_segments", "emulated_placement", "mps"),
 }
 
 

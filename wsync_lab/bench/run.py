@@ -126,6 +126,7 @@ class _Run:
         settings = dataclasses.asdict(self._config)
         settings.pop("transports")
         settings |= {"transport": transport, "model": self._payload.name, "device": self._device.type}
+        settings |= {"payload_bytes": self._payload.num_bytes, "num_tensors": len(self._payload.tensors)}
         return {
             "schema_version": records.SCHEMA_VERSION,
             "kind": "sync",

@@ -25,6 +25,7 @@ def _published_row(report: Report) -> Row:
     return {
         "transport": "CPU staging",
         "where": report.setup.removesuffix(", CPU staging"),
+        "slots": "–",
         "payload (MB)": significant(report.value("payload_bytes") / 1e6),
         "sync (s)": significant(report.value("weight_sync_s")),
         "GB/s": significant(report.value("sync_GBps")),
@@ -44,6 +45,7 @@ def _step_row(record: Record, file: Path) -> Row:
     return {
         "transport": row["transport"],
         "where": f"{config['model']}, {config['dtype']}, {_machine(record['provenance'])}",
+        "slots": _slots(config),
         "payload (MB)": significant(row["payload_MB"]),
         "sync (s)": significant(row["sync_s"]),
         "GB/s": significant(row["sync_GBps"]),
@@ -53,16 +55,21 @@ def _step_row(record: Record, file: Path) -> Row:
 
 
 def _sync_row(record: Record, file: Path) -> Row:
-    row = syncs.summary([record]).iloc[0]
+    row, config = syncs.summary([record]).iloc[0], record["config"]
     return {
         "transport": row["transport"],
         "where": f"{row['model']} into {row['engine']}, {_machine(record['provenance'])}",
+        "slots": _slots(config),
         "payload (MB)": significant(row["payload_bytes"] / 1e6),
         "sync (s)": significant(row["sync_s"]),
         "GB/s": significant(row["GBps"]),
         "share of the step": "–",
         "source": f"[{file.stem}](data/raw/{file.name})",
     }
+
+
+def _slots(config: Mapping[str, int]) -> str:
+    return f"{config['num_slots']} x {config['slot_bytes'] / (1 << 20):.0f} MiB"
 
 
 def _machine(provenance: Mapping[str, object]) -> str:

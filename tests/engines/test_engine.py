@@ -96,7 +96,7 @@ def test_a_failed_apply_fences_until_a_good_one(
         raise RuntimeError("the device is out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("wsync_lab.engines.plain.PlainApplier.load", fail)
+        patch.setattr("wsync_lab.engines.in_place.TensorApplier.load", fail)
         with pytest.raises(UpdateRejected, match="out of memory"):
             sync.update(1)
     assert_fenced(engine, "out of memory")

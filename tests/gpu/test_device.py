@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from wsync_lab.bench import correctness, payloads
-from wsync_lab.bench.consumer import TensorApplier, TensorEngine
+from wsync_lab.bench.consumer import TensorEngine
 from wsync_lab.bench.layouts import LAYOUT_NAMES
 from wsync_lab.config import SyncConfig
 from wsync_lab.copies import CopyBatch
 from wsync_lab.digest import tensor_digest
+from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.process import ProcessEngine
 from wsync_lab.errors import PeerLost, UpdateRejected
 from wsync_lab.protocol.sync import WeightSync

@@ -45,7 +45,7 @@ def limit_s(device: torch.device, transport: str, num_bytes: int, ceilings: dict
 
 
 def floor_s(device: torch.device, transport: str, num_bytes: int, ceilings: dict[str, float]) -> float:
-    """Faster than this is a wrong measurement: one copy of the payload, nothing else."""
+    """Faster than this is a wrong measurement: one copy of the payload at the best rate seen."""
     both = 1 if device.type == "cuda" and transport in {"cpu", "pinned"} else 2
     return limit_s(device, transport, num_bytes, ceilings) / both
 

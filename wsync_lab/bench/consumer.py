@@ -1,45 +1,16 @@
 """The receiving end of a benchmark: named tensors in a process of their own."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from wsync_lab.bench.memory import Peak
 from wsync_lab.digest import tensor_digest
-from wsync_lab.engines.load_plan import LearnedLoads, LoadPlan
+from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
 from wsync_lab.weights import TensorMeta
-
-
-class TensorApplier(LearnedLoads):
-    """Copies into tensors in place; see ``protocol.receiver.Applier``."""
-
-    def __init__(self, tensors: Sequence[TensorMeta], device: torch.device) -> None:
-        self.device = device
-        self._expected = ExpectedWeights({meta.name: meta for meta in tensors}, {})
-        self.live = {
-            meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=device) for meta in tensors
-        }
-        self.plan = LoadPlan([self.live])
-
-    def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
-        return self._expected.faults(tensors, aliases)
-
-    def begin(self) -> None:
-        self.plan.begin()
-
-    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        for name, tensor in tensors:
-            self.live[name].copy_(tensor, non_blocking=True)
-
-    def finish(self) -> None:
-        pass
-
-    def rollback(self) -> None:
-        """Nothing to restore: the next full update overwrites everything."""
 
 
 class TensorEngine:
@@ -47,7 +18,10 @@ class TensorEngine:
 
     def __init__(self, tensors: list[tuple[str, str, list[int]]], device: str) -> None:
         metas = [TensorMeta(name, dtype, tuple(shape)) for name, dtype, shape in tensors]
-        self._applier = TensorApplier(metas, torch.device(device))
+        where = torch.device(device)
+        live = {meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=where) for meta in metas}
+        expected = ExpectedWeights({meta.name: meta for meta in metas}, {})
+        self._applier = TensorApplier(live, expected, where)
         endpoint = WorkerEndpoint(self._applier)
         self._endpoint, self._peak = endpoint, Peak(self._applier.device)
         self.attach, self.detach, self.handle = endpoint.attach, endpoint.detach, endpoint.handle

@@ -115,7 +115,8 @@ class _Run:
         """Raises ``WsyncError`` for a measurement that cannot be right."""
         if record["num_mismatched"]:
             raise WsyncError(f"{record['num_mismatched']} tensors arrived with other bytes")
-        floor_s = ceilings.floor_s(self._device, transport, self._payload.num_bytes, self._ceilings)
+        best = {name: max(rates) for name, rates in self._rates.items()}
+        floor_s = ceilings.floor_s(self._device, transport, self._payload.num_bytes, best)
         fastest_s = min(record["sync_times_s"])
         if fastest_s < floor_s:
             raise WsyncError(

@@ -1,43 +1,21 @@
 """A plain torch module as an inference engine: no vLLM, one process, for fast tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from wsync_lab.engines.base import Completion, Engine, Sampling
-from wsync_lab.engines.load_plan import LearnedLoads, LoadPlan
+from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.protocol.endpoint import WorkerEndpoint
-from wsync_lab.weights import TensorMeta
 
 
-class PlainApplier(LearnedLoads):
-    """Copies into the parameters of ``module`` in place; see ``protocol.receiver.Applier``."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._parameters = dict(module.named_parameters())
-        self.plan = LoadPlan([self._parameters])
-        self._expected = ExpectedWeights.of(module)
-        self.device = next(iter(self._parameters.values())).device
-
-    def check(self, tensors: Sequence[TensorMeta], aliases: Mapping[str, str]) -> list[str]:
-        return self._expected.faults(tensors, aliases)
-
-    def begin(self) -> None:
-        self.plan.begin()
-
-    @torch.no_grad()
-    def load(self, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
-        for name, tensor in tensors:
-            self._parameters[name].copy_(tensor, non_blocking=True)
-
-    def finish(self) -> None:
-        pass
-
-    def rollback(self) -> None:
-        """Nothing to restore: parameters stay in place, and a full update overwrites them all."""
+def applier_of(module: nn.Module) -> TensorApplier:
+    """Updates go into the parameters of ``module`` in place."""
+    parameters = dict(module.named_parameters())
+    return TensorApplier(parameters, ExpectedWeights.of(module), next(module.parameters()).device)
 
 
 class PlainEngine(Engine):
@@ -46,7 +24,7 @@ class PlainEngine(Engine):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._module = module.eval()
-        self._applier = PlainApplier(module)
+        self._applier = applier_of(module)
         self._endpoint = WorkerEndpoint(self._applier)
 
     def describe(self) -> dict[str, Any]:

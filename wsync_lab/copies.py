@@ -5,14 +5,14 @@ stays well under the memory's rate. Here every pair is cut into chunks of equal 
 thread block, and a table of their addresses is uploaded once and replayed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import torch
 
-_WORD_BYTES = 8
-_CHUNK_BYTES = 1 << 16
+from wsync_lab.chunks import CHUNK_WORDS, WORD_BYTES, chunk_rows
+
 _VECTOR_BYTES = 16  # what one thread loads at once; other addresses are copied by torch
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # (target, source), same dtype and shape
@@ -27,40 +27,35 @@ class CopyBatch:
     """
 
     def __init__(self, pairs: Iterable[Pair]) -> None:
-        chunks: list[tuple[int, int, int]] = []
+        plain: list[Pair] = []
         self._others: list[Pair] = []
-        device = torch.device("cpu")
         for target, source in pairs:
-            if _is_plain(target, source):
-                device = target.device
-                chunks.extend(_chunks(target, source))
-            elif target.numel():
-                self._others.append((target, source))
-        self._table = torch.tensor(chunks, dtype=torch.int64).to(device) if chunks else None
+            if target.numel():
+                (plain if _is_plain(target, source) else self._others).append((target, source))
+        self._table = _table(plain) if plain else None
 
     def run(self) -> None:
         """Queue all copies on the current stream."""
         if self._table is not None:
-            _kernel()[(len(self._table),)](
-                self._table, CHUNK_WORDS=_CHUNK_BYTES // _WORD_BYTES, BLOCK=8192, num_warps=4
-            )
+            _kernel()[(len(self._table),)](self._table, CHUNK_WORDS=CHUNK_WORDS, BLOCK=8192, num_warps=4)
         for target, source in self._others:
             target.copy_(source, non_blocking=True)
 
 
 def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
-    if not (target.is_cuda and source.device == target.device and target.numel()):
+    if not (target.is_cuda and source.device == target.device):
         return False
     if not (target.is_contiguous() and source.is_contiguous() and target.dtype == source.dtype):
         return False
     return not (target.data_ptr() | source.data_ptr() | target.nbytes) % _VECTOR_BYTES
 
 
-def _chunks(target: torch.Tensor, source: torch.Tensor) -> Iterator[tuple[int, int, int]]:
-    to, of = target.data_ptr(), source.data_ptr()
-    for start in range(0, target.nbytes, _CHUNK_BYTES):
-        num_bytes = min(_CHUNK_BYTES, target.nbytes - start)
-        yield to + start, of + start, num_bytes // _WORD_BYTES
+def _table(pairs: list[Pair]) -> torch.Tensor:
+    """(chunks, 3): target address, source address, words; on the device."""
+    index, first, words = chunk_rows([target.nbytes // WORD_BYTES for target, _ in pairs])
+    addresses = torch.tensor([[target.data_ptr(), source.data_ptr()] for target, source in pairs])
+    rows = torch.cat([addresses[index] + WORD_BYTES * first[:, None], words[:, None]], dim=1)
+    return rows.to(pairs[0][0].device)
 
 
 @cache

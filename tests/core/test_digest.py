@@ -52,7 +52,7 @@ def test_strides_and_place_in_memory_do_not_count() -> None:
 def test_chunks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = tensor_of(TensorMeta("w", "float16", (4099,)), seed=5)
     whole = tensor_digest(tensor)
-    monkeypatch.setattr("wsync_lab.digest._CHUNK_WORDS", 100)
+    monkeypatch.setattr("wsync_lab.digest._TEMPORARY_WORDS", 100)
     assert tensor_digest(tensor) == whole
 
 

@@ -11,10 +11,10 @@ import torch
 
 from wsync_lab.bench import correctness, payloads
 from wsync_lab.bench.consumer import TensorEngine
-from wsync_lab.bench.layouts import LAYOUT_NAMES
+from wsync_lab.bench.layouts import LAYOUT_NAMES, LayoutSource
 from wsync_lab.config import SyncConfig
 from wsync_lab.copies import CopyBatch
-from wsync_lab.digest import tensor_digest
+from wsync_lab.digest import tensor_digest, tensor_digests
 from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.process import ProcessEngine
 from wsync_lab.errors import PeerLost, UpdateRejected
@@ -50,13 +50,48 @@ def test_copies_in_one_launch_are_those_of_torch(cuda: torch.device) -> None:
         assert all(torch.equal(target, source) for target, source in zip(targets, sources, strict=True))
 
 
+def test_digests_in_one_launch_are_those_of_the_cpu(cuda: torch.device) -> None:
+    tensors = [tensor for layout in LAYOUT_NAMES for _, tensor in LayoutSource(layout, 5, cuda)]
+    tensors.append(torch.randint(0, 256, (5_000_008,), dtype=torch.uint8, device=cuda))
+    expected = [tensor_digest(tensor.cpu()) for tensor in tensors]
+    assert tensor_digests(tensors) == expected
+    tensors[-1][3_000_001] ^= 1
+    assert tensor_digests(tensors)[-1] != expected[-1]
+
+
+@pytest.mark.parametrize("transport", ["cuda_ipc", "cuda_vmm", "pinned"])
+def test_other_bytes_are_caught_by_their_digest(
+    weights: dict[str, torch.Tensor], transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(weights) as engine:
+        sync = connect(engine, weights, transport, verify="digest")
+        for version in (1, 2, 3):
+            payloads.change_values(weights, version)
+            sync.update(version)
+        publish = sync._writer.publish
+
+        def corrupt(index: int, num_bytes: int) -> bytes | None:
+            sync._writer.slot(index)[num_bytes // 3] ^= 1  # half is padding, which no digest covers
+            return publish(index, num_bytes)
+
+        monkeypatch.setattr(sync._writer, "publish", corrupt)
+        with pytest.raises(UpdateRejected, match="arrived with other bytes"):
+            sync.update(4)
+        monkeypatch.undo()
+        sync.update(4)
+        assert engine.call("digests") == {n: tensor_digest(t) for n, t in weights.items()}
+        sync.close()
+
+
 @pytest.fixture
 def weights(cuda: torch.device) -> dict[str, torch.Tensor]:
     return payloads.initial_values(payloads.payload_of("synthetic", 64 * MiB, 40).tensors, cuda)
 
 
-def connect(engine: ProcessEngine, weights: dict[str, torch.Tensor], transport: str) -> WeightSync:
-    config = SyncConfig(transport, slot_bytes=8 * MiB, deadline_s=20)
+def connect(
+    engine: ProcessEngine, weights: dict[str, torch.Tensor], transport: str, verify: str = "off"
+) -> WeightSync:
+    config = SyncConfig(transport, slot_bytes=8 * MiB, deadline_s=20, verify=verify)
     source = TensorSource(weights.items())
     return WeightSync.connect(source, engine, config, device=torch.device("cuda", 0))
 

@@ -9,7 +9,7 @@ from tests.tooling.imports import ROOT, imported_names, modules
 from wsync_lab.config import TRANSPORT_NAMES
 
 LAYERS = (
-    ("errors", "config", "weights", "packing", "unpacking", "digest", "copies"),
+    ("errors", "config", "weights", "packing", "unpacking", "digest", "copies", "chunks"),
     ("transports", "channel", "protocol", "lora"),
     ("timing", "verify", "provenance", "records", "doctor"),
     ("experiment", "engines", "bench"),

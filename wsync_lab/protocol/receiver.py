@@ -24,7 +24,7 @@ from wsync_lab.channel.messages import (
     SlotReady,
     Started,
 )
-from wsync_lab.digest import tensor_digest
+from wsync_lab.digest import tensor_digests
 from wsync_lab.errors import ProtocolError, UpdateRejected
 from wsync_lab.packing import check_plan
 from wsync_lab.transports import open_reader
@@ -244,7 +244,9 @@ class Receiver:
 
     def _note_digests(self, tensors: NamedTensors) -> None:
         if self._digests is not None:
-            self._digests |= {name: tensor_digest(tensor) for name, tensor in tensors}
+            names = [name for name, _ in tensors]
+            digests = tensor_digests([tensor for _, tensor in tensors])
+            self._digests |= dict(zip(names, digests, strict=True))
 
     def _check_digests(self, sent: tuple[int, ...]) -> None:
         if self._digests is None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from wsync_lab.copies import CopyBatch
-from wsync_lab.digest import tensor_digest
+from wsync_lab.digest import tensor_digests
 from wsync_lab.errors import PlanError
 from wsync_lab.packing import Bucket, Plan, pack_piece, piece_views
 from wsync_lab.protocol.phases import SyncClock
@@ -47,6 +47,7 @@ class StreamPacker:
         self._plan, self._tensors, self._clock, self._verify = plan, tensors, clock, verify
         self._packed = packed
         self.digests: list[int] = []
+        self._fresh: list[torch.Tensor] = []
         self._index = -1
         self._tensor = torch.empty(0)
 
@@ -60,6 +61,7 @@ class StreamPacker:
         if slot.is_cuda:
             with self._clock.phase("gather"):
                 sources = [self._advance(piece.tensor) for piece in bucket.pieces]
+                self._digest()
             with self._clock.phase("pack"):
                 self._packed.pack(index, sources, slot)
         else:
@@ -68,6 +70,7 @@ class StreamPacker:
     def finish(self) -> None:
         """Exhaust the stream; tensors without elements are all that may be left."""
         self._advance(len(self._plan.tensors) - 1)
+        self._digest()
         if next(self._tensors, None) is not None:
             raise PlanError("the weights hold more tensors than planned: connect again")
 
@@ -75,6 +78,7 @@ class StreamPacker:
         for piece in bucket.pieces:
             with self._clock.phase("gather"):
                 tensor = self._advance(piece.tensor)
+                self._digest()
             with self._clock.phase("pack"):
                 pack_piece(self._plan, piece, tensor, slot)
 
@@ -86,6 +90,11 @@ class StreamPacker:
             planned = self._plan.tensors[self._index].name
             if name != planned:
                 raise PlanError(f"the weights yielded {name} where {planned} was planned")
-            if self._verify:
-                self.digests.append(tensor_digest(self._tensor))
+            self._fresh.append(self._tensor)
         return self._tensor
+
+    def _digest(self) -> None:
+        """Of the tensors that came since the last call."""
+        if self._verify:
+            self.digests.extend(tensor_digests(self._fresh))
+        self._fresh.clear()

@@ -1,6 +1,8 @@
 """What every engine does around updates and before it generates, on a plain torch module."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -148,6 +150,54 @@ def test_weights_that_do_not_fit_are_refused_with_every_fault(engine: WatchedEng
     sync = connect(engine, ModuleSource(model := Bigram(seed=1)), transport)
     sync.update(1)
     assert tokens(engine) == expected(model)
+    sync.close()
+
+
+def test_an_update_waits_for_a_generation_that_runs(
+    engine: WatchedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = connect(engine, ModuleSource(model := Bigram(seed=1)), "pinned")
+    sync.update(1)
+    before, proper = expected(model), engine._generate
+    entered, go = threading.Event(), threading.Event()
+
+    def slow(prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        entered.set()
+        assert go.wait(10)
+        return proper(prompts, sampling)
+
+    monkeypatch.setattr(engine, "_generate", slow)
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(tokens, engine)
+        assert entered.wait(10)
+        model.load_state_dict(Bigram(seed=2).state_dict())
+        update = pool.submit(sync.update, 2)
+        with pytest.raises(TimeoutError):
+            update.result(0.2)
+        assert_fenced(engine, "a weight update is running")
+        go.set()
+        assert running.result(10) == before
+        assert update.result(10).pause_s > 0.1
+    assert tokens(engine) == expected(model)
+    sync.close()
+
+
+def test_a_request_that_an_update_overtook_is_refused_if_that_failed(
+    engine: WatchedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at the gate and the start of the generation, weights became a mixture."""
+    sync = connect(engine, ModuleSource(Bigram(seed=1)), "pinned")
+    sync.update(1)
+    check = engine.gate.check
+
+    def check_then_lose_an_update() -> None:
+        check()
+        monkeypatch.undo()
+        sync.prepare(2)
+        sync.abort("another rank failed")
+
+    monkeypatch.setattr(engine.gate, "check", check_then_lose_an_update)
+    assert_fenced(engine, "another rank failed")
     sync.close()
 
 

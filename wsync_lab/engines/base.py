@@ -111,6 +111,7 @@ class Engine(ABC):
         self._settle()
         self.gate.check()
         with self._generating:
+            self.gate.check()  # an update may have come, and failed, since
             return self._generate(prompts, sampling)
 
     @abstractmethod

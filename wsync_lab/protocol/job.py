@@ -1,9 +1,11 @@
 """The update of a whole job: committed on the engine of every colocated pair, or on none."""
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
-from wsync_lab.errors import UpdateRejected, WsyncError
+from wsync_lab.errors import UpdateRejected
 from wsync_lab.protocol.phases import SyncReport
 from wsync_lab.protocol.sync import WeightSync
 
@@ -13,15 +15,21 @@ class JobSync:
 
     Every rank prepares; only when all have, each commits. An engine that is lost after that
     vote is fenced, so it serves nothing, and every rank hears of it; no engine ever serves
-    older weights beside another's new ones.
+    older weights beside another's new ones. A rank that is lost while the vote is taken may
+    have been counted by some ranks and not by others: those that were not told abort, which
+    fences their engines, and the job needs a new process group.
 
     Args:
         sync: this rank's pair.
         group: the trainer ranks; needs a backend for CPU tensors. None is the default group.
+        deadline_s: longest wait for the other ranks' votes. Keep it below the worker's own
+            wait for the commit, or an abort finds a worker that has left.
     """
 
-    def __init__(self, sync: WeightSync, group: dist.ProcessGroup | None = None) -> None:
-        self._sync, self._group = sync, group
+    def __init__(
+        self, sync: WeightSync, group: dist.ProcessGroup | None = None, deadline_s: float = 60.0
+    ) -> None:
+        self._sync, self._group, self._deadline_s = sync, group, deadline_s
 
     def update(self, version: int) -> SyncReport:
         """Every rank calls it, with the same version.
@@ -32,12 +40,12 @@ class JobSync:
                 here, or, where the text says so, everything but another rank's engine.
         """
         failure = self._prepare(version)
-        if not self._all_ranks(failure is None):
-            raise failure or self._aborted(version)
+        if objection := self._objection(version, failure is None):
+            raise failure or self._aborted(f"update {version} {objection}: nothing was committed here")
         report, failure = self._commit()
-        if not self._all_ranks(failure is None):
+        if objection := self._objection(version, failure is None):
             raise failure or UpdateRejected(
-                f"update {version} is committed here, but another rank lost its engine: reconnect it, "
+                f"update {version} is committed here, but {objection}: reconnect what was lost, "
                 "and send a newer version to all"
             )
         assert report is not None
@@ -50,18 +58,25 @@ class JobSync:
             return error
         return None
 
-    def _commit(self) -> tuple[SyncReport | None, WsyncError | None]:
+    def _commit(self) -> tuple[SyncReport | None, Exception | None]:
         try:
             return self._sync.commit(), None
-        except WsyncError as error:
+        except Exception as error:  # of any type: no rank may be left waiting for the vote
             return None, error
 
-    def _aborted(self, version: int) -> WsyncError:
-        failure = UpdateRejected(f"update {version} failed on another rank: nothing was committed")
-        self._sync.abort(str(failure))
-        return failure
+    def _aborted(self, reason: str) -> UpdateRejected:
+        self._sync.abort(reason)
+        return UpdateRejected(reason)
 
-    def _all_ranks(self, ready: bool) -> bool:
-        flag = torch.tensor(int(ready))
-        dist.all_reduce(flag, op=dist.ReduceOp.MIN, group=self._group)
-        return bool(flag.item())
+    def _objection(self, version: int, ready: bool) -> str:
+        """Why the ranks cannot go on together; empty if they can."""
+        votes = torch.tensor([int(ready), version, -version])
+        try:
+            work = dist.all_reduce(votes, dist.ReduceOp.MIN, self._group, async_op=True)
+            work.wait(timedelta(seconds=self._deadline_s))
+        except RuntimeError as error:  # what torch raises for a lost rank, and for a silent one
+            return f"lost a trainer rank ({error})"
+        all_ready, lowest, highest = bool(votes[0]), int(votes[1]), -int(votes[2])
+        if lowest != highest:
+            return f"was called with versions {lowest} to {highest}"
+        return "" if all_ready else "failed on another rank"

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -312,7 +313,9 @@ def test_slots_that_are_given_back_cost_nothing_between_updates(
         version = next_version(engine)
         sync.prepare(version)
         assert stored_bytes(sync) >= 2 * SLOT_BYTES
-        sync.commit()
+        ring = sync.commit().ring
+        assert ring is not None
+        assert (ring.num_bytes, ring.trainer_s > 0, ring.worker_s > 0) == (2 * SLOT_BYTES, True, True)
         assert stored_bytes(sync) == 0
         assert engine.call("live_bytes") == expected_bytes(weights)
     engine.call("plant", "fail_at", "load2")
@@ -325,9 +328,28 @@ def test_slots_that_are_given_back_cost_nothing_between_updates(
     sync.close()
 
 
+def shared_bytes(pid: int) -> int:
+    """Shared pages that process ``pid`` has mapped."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("RssShmem:")[2].split()[0])
+
+
+def test_both_processes_are_smaller_between_updates(engine: ProcessEngine) -> None:
+    slot_bytes = 4 << 20
+    weights = weights_of([TensorMeta(f"w{i}", "uint8", (slot_bytes,)) for i in range(2)], seed=20)
+    sync = connect(engine, "pinned", weights, slot_bytes=slot_bytes, hold_slots=False)
+    pids = (os.getpid(), engine.pid)
+    sync.prepare(next_version(engine))
+    during = [shared_bytes(pid) for pid in pids]
+    sync.commit()
+    after = [shared_bytes(pid) for pid in pids]
+    assert all(before - now >= 2 * slot_bytes for before, now in zip(during, after, strict=True))
+    sync.close()
+
+
 def test_slots_that_are_held_keep_their_memory(engine: ProcessEngine) -> None:
     sync = connect(engine, "pinned", weights_of(METADATA, seed=20))
-    sync.update(next_version(engine))
+    assert sync.update(next_version(engine)).ring is None
     assert stored_bytes(sync) >= 2 * SLOT_BYTES
     sync.close()
 

@@ -1,11 +1,25 @@
 """Where the time of one update went, on the trainer's clock."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 SYNC_PHASES = ("gather", "pack", "transfer", "apply", "commit")
+
+
+@dataclass(frozen=True)
+class RingCost:
+    """What it cost, in one update, that the ring's memory is given back between updates.
+
+    Attributes:
+        num_bytes: memory of the slots that was free until the update, and is again.
+        trainer_s, worker_s: taking and giving back, at each end.
+    """
+
+    num_bytes: int
+    trainer_s: float
+    worker_s: float
 
 
 @dataclass(frozen=True)
@@ -17,6 +31,9 @@ class SyncReport:
             holds, and it has committed, the new weights; without ``pause_s``.
         phase_times_s: its parts, by ``SYNC_PHASES``; they add up to ``sync_time_s``.
         pause_s, resume_s: how long the engine took to stop and to go on generating.
+        ring: the cost of slots that are not held, else None. Taking them lies within
+            ``sync_time_s``, as transfer; so does what the worker gives back, as commit; what the
+            trainer gives back comes after it.
     """
 
     weight_version: int
@@ -25,6 +42,14 @@ class SyncReport:
     phase_times_s: dict[str, float]
     pause_s: float
     resume_s: float
+    ring: RingCost | None = None
+
+
+def seconds_of(call: Callable[[], None]) -> float:
+    """How long ``call()`` takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 @dataclass

@@ -27,6 +27,7 @@ from wsync_lab.channel.messages import (
 from wsync_lab.digest import tensor_digests
 from wsync_lab.errors import ProtocolError, UpdateRejected
 from wsync_lab.packing import check_plan
+from wsync_lab.protocol.phases import seconds_of
 from wsync_lab.transports import open_reader
 from wsync_lab.transports.base import SlotReader
 from wsync_lab.unpacking import NamedTensors, Unpacker
@@ -91,6 +92,7 @@ class UpdateOutcome:
     """How one update ended on the worker.
 
     ``touched`` is False when it was refused before the engine's weights were touched.
+    ``ring_s`` went into taking and giving back the slots' memory, where they are not held.
     """
 
     weight_version: int
@@ -98,6 +100,7 @@ class UpdateOutcome:
     touched: bool
     reason: str
     apply_s: float
+    ring_s: float
 
 
 class Receiver:
@@ -112,7 +115,7 @@ class Receiver:
         self._reader: SlotReader | None = None
         self._unpacker: Unpacker | None = None
         self._target, self._touched, self._prepared = 0, False, False
-        self._apply_s = 0.0
+        self._apply_s = self._ring_s = 0.0
         self._digests: dict[str, int] | None = None
         self.weight_version = 0
         self.outcome: UpdateOutcome | None = None
@@ -174,7 +177,7 @@ class Receiver:
         if self._unpacker is not None:
             raise ProtocolError("an update is under way: end it before the next")
         self._target, self._prepared = begin.weight_version, False
-        self.outcome, self._apply_s = None, 0.0
+        self.outcome, self._apply_s, self._ring_s = None, 0.0, 0.0
         if self._reader is None or begin.plan_digest != self._plan.digest:
             raise ProtocolError("the update follows another plan than the one agreed at init: connect again")
         if begin.weight_version <= self.weight_version:
@@ -183,7 +186,7 @@ class Receiver:
             )
         self._unpacker = Unpacker(self._plan)
         if not self._held:
-            self._reader.take()
+            self._ring_s += seconds_of(self._reader.take)
         self._digests = {} if begin.verify else None
         return Started(begin.weight_version)
 
@@ -278,8 +281,9 @@ class Receiver:
         if self._reader is not None and not committed:
             self._reader.reset()
         if self._reader is not None and began and not self._held:
-            self._reader.give_back()
-        self.outcome = UpdateOutcome(self._target, committed, self._touched, reason, self._apply_s)
+            self._ring_s += seconds_of(self._reader.give_back)
+        times = self._apply_s, self._ring_s
+        self.outcome = UpdateOutcome(self._target, committed, self._touched, reason, *times)
         self._touched = False
 
     def _rolled_back(self, reason: str) -> str:

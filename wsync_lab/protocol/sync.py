@@ -31,10 +31,10 @@ from wsync_lab.errors import (
     UpdateRejected,
     WsyncError,
 )
-from wsync_lab.packing import Plan, build_plan, check_metadata
+from wsync_lab.packing import Plan, align, build_plan, check_metadata
 from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
 from wsync_lab.protocol.host_threads import half_of_the_cores
-from wsync_lab.protocol.phases import SyncClock, SyncReport
+from wsync_lab.protocol.phases import RingCost, SyncClock, SyncReport, seconds_of
 from wsync_lab.protocol.stream import PackedBuckets, StreamPacker
 from wsync_lab.transports.base import SlotOffer, SlotWriter
 from wsync_lab.weights import WeightSource
@@ -66,7 +66,7 @@ class WeightSync:
         self._verify, self._hold_slots = config.verify == "digest", config.hold_slots
         self._packed = PackedBuckets(plan)
         self._clock = SyncClock()
-        self._apply_s = 0.0
+        self._apply_s = self._ring_s = 0.0
         self._version, self._bucket = 0, 0
         self._closed = False
 
@@ -136,12 +136,12 @@ class WeightSync:
         """
         if self._closed:
             raise PeerLost(f"rank {self._rank}: this connection is closed: connect again")
-        self._clock, self._version, self._bucket = SyncClock(), version, 0
+        self._clock, self._version, self._bucket, self._ring_s = SyncClock(), version, 0, 0.0
         check_metadata(self.plan, self._source.metadata())
         tensors = iter(self._source)
         try:
             if not self._hold_slots:
-                self._writer.take()
+                self._ring_s += seconds_of(self._writer.take)
             with self._ending_on_error(), half_of_the_cores():
                 self._send(tensors)
         finally:
@@ -161,7 +161,7 @@ class WeightSync:
             outcome = self._finish()
         if not outcome["committed"]:
             raise UpdateRejected(outcome["reason"])
-        return self._report(outcome["pause_s"], outcome["resume_s"])
+        return self._report(outcome)
 
     def abort(self, reason: str) -> None:
         """Give up an update that this rank prepared, because another rank failed."""
@@ -209,7 +209,7 @@ class WeightSync:
         """The engine's outcome, once it has left the update: the slots are this end's again."""
         outcome = self._carrier.finish()
         if not self._hold_slots:
-            self._writer.give_back()
+            self._ring_s += seconds_of(self._writer.give_back)
         return outcome
 
     def _post(self, message: Message, payload: bytes | None = None) -> None:
@@ -248,10 +248,14 @@ class WeightSync:
             f"{len(self.plan.buckets)}, after {self._clock.elapsed_s():.3f} s"
         )
 
-    def _report(self, pause_s: float, resume_s: float) -> SyncReport:
+    def _report(self, outcome: dict[str, Any]) -> SyncReport:
+        pause_s, resume_s = outcome["pause_s"], outcome["resume_s"]
         times = self._clock.phase_times_s(pause_s, self._apply_s)
-        total_s = sum(times.values())
-        return SyncReport(self._version, self.plan.payload_bytes, total_s, times, pause_s, resume_s)
+        total_s, ring = sum(times.values()), None
+        if not self._hold_slots:
+            num_bytes = self._num_slots * align(self.plan.high_water_bytes)
+            ring = RingCost(num_bytes, self._ring_s, outcome["ring_s"])
+        return SyncReport(self._version, self.plan.payload_bytes, total_s, times, pause_s, resume_s, ring)
 
 
 def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotWriter) -> Carrier:

@@ -32,6 +32,9 @@ def test_layouts_are_what_their_names_say() -> None:
     assert any(not tensor.is_contiguous() for _, tensor in LayoutSource("strided", 0))
     assert any(tensor.isnan().any() for _, tensor in LayoutSource("special values", 0))
     assert len({tensor.dtype for _, tensor in LayoutSource("mixed dtypes", 0)}) == 7
+    tied = LayoutSource("tied", 0)
+    (alias, name), *_ = tied.aliases().items()
+    assert name in dict(tied) and alias not in dict(tied)
 
 
 def run(path: Path, *transports: str) -> list[records.Record]:
@@ -68,6 +71,23 @@ def test_one_other_byte_is_a_verdict_against(tmp_path: Path, monkeypatch: pytest
     verdict = correctness_verdict(made)
     assert not verdict.ok
     assert "pinned with odd sizes" in verdict.headline
+
+
+class UntiedEngine(TensorEngine):
+    """Its tied name has zeros of its own, which no update reaches."""
+
+    def stored_bytes(self) -> dict[str, bytes]:
+        stored = super().stored_bytes()
+        return stored | {"lm_head.weight": bytes(len(stored["lm_head.weight"]))}
+
+
+def test_a_tie_that_came_apart_is_a_verdict_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tied,) = correctness.run_correctness(["pinned"], ["tied"], 4096, 3, tmp_path / "a.jsonl")
+    assert (tied["status"], tied["num_mismatched"]) == ("ok", 0)
+    monkeypatch.setattr(correctness, "TensorEngine", UntiedEngine)
+    (untied,) = correctness.run_correctness(["pinned"], ["tied"], 4096, 3, tmp_path / "a.jsonl")
+    assert untied["num_mismatched"] == 3
+    assert not correctness_verdict([untied]).ok
 
 
 def test_unknown_names_are_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -14,13 +14,19 @@ from wsync_lab.weights import TensorMeta
 
 
 class TensorEngine:
-    """For ``ProcessEngine``: what a trainer calls of an engine, and the checks of a benchmark."""
+    """For ``ProcessEngine``: what a trainer calls of an engine, and the checks of a benchmark.
 
-    def __init__(self, tensors: list[tuple[str, str, list[int]]], device: str) -> None:
+    ``aliases`` are names that are live too, each tied to one of ``tensors``.
+    """
+
+    def __init__(
+        self, tensors: list[tuple[str, str, list[int]]], device: str, aliases: dict[str, str] | None = None
+    ) -> None:
         metas = [TensorMeta(name, dtype, tuple(shape)) for name, dtype, shape in tensors]
         where = torch.device(device)
         live = {meta.name: torch.zeros(meta.shape, dtype=meta.torch_dtype, device=where) for meta in metas}
-        expected = ExpectedWeights({meta.name: meta for meta in metas}, {})
+        live |= {alias: live[name] for alias, name in (aliases or {}).items()}
+        expected = ExpectedWeights({meta.name: meta for meta in metas}, aliases or {})
         self._applier = TensorApplier(live, expected, where)
         endpoint = WorkerEndpoint(self._applier)
         self._endpoint, self._peak = endpoint, Peak(self._applier.device)

@@ -54,16 +54,21 @@ def _compare(
     config: SyncConfig, source: LayoutSource, device: torch.device, asked: records.Record
 ) -> records.Record:
     tensors = [(meta.name, meta.dtype, list(meta.shape)) for meta in source.metadata()]
-    with ProcessEngine(TensorEngine, tensors, device.type) as engine:
+    with ProcessEngine(TensorEngine, tensors, device.type, source.aliases()) as engine:
         sync = WeightSync.connect(source, engine, config, device=device)
         wrong = 0
         for version in range(1, _NUM_UPDATES + 1):
             source.seed += 1
             sync.update(version)
-            received = engine.call("stored_bytes")
-            sent = {name: as_bytes(tensor).cpu().numpy().tobytes() for name, tensor in source}
-            wrong += sum(received[name] != data for name, data in sent.items())
+            wrong += _num_mismatched(source, engine.call("stored_bytes"))
         carried = {"slot_memory": sync.slot_memory, "collective": sync.collective}
         sync.close()
     sizes = {"num_tensors": len(tensors), "num_updates": _NUM_UPDATES, "num_mismatched": wrong}
     return {"config": asked | carried, **sizes}
+
+
+def _num_mismatched(source: LayoutSource, received: dict[str, bytes]) -> int:
+    """Names, tied ones included, under which the receiver has other bytes than ``source``, or none."""
+    sent = {name: as_bytes(tensor).cpu().numpy().tobytes() for name, tensor in source}
+    sent |= {alias: sent[name] for alias, name in source.aliases().items()}
+    return sum(received.get(name) != sent.get(name) for name in sent.keys() | received.keys())

@@ -67,6 +67,12 @@ def _many_small(draw: Draw) -> Named:
         yield f"layers.{index}.norm.weight", draw("bfloat16", 1 + index % 40)
 
 
+def _tied(draw: Draw) -> Named:
+    yield "embed.weight", draw("bfloat16", 61, 8)
+    yield "norm.weight", draw("float32", 8)
+
+
+_ALIASES = {"tied": {"lm_head.weight": "embed.weight"}}
 _LAYOUTS: dict[str, Callable[[Draw], Named]] = {
     "mixed dtypes": _mixed_dtypes,
     "odd sizes": _odd_sizes,
@@ -75,6 +81,7 @@ _LAYOUTS: dict[str, Callable[[Draw], Named]] = {
     "larger than a slot": _larger_than_a_slot,
     "special values": _special_values,
     "many small": _many_small,
+    "tied": _tied,
 }
 LAYOUT_NAMES = tuple(_LAYOUTS)
 
@@ -89,14 +96,14 @@ class LayoutSource:
     def __init__(self, layout: str, seed: int, device: torch.device | None = None) -> None:
         if layout not in _LAYOUTS:
             raise ConfigError(f"unknown layout {layout!r}: choose one of {', '.join(LAYOUT_NAMES)}")
-        self._make, self.seed = _LAYOUTS[layout], seed
+        self._make, self._aliases, self.seed = _LAYOUTS[layout], _ALIASES.get(layout, {}), seed
         self._device = device or torch.device("cpu")
 
     def metadata(self) -> tuple[TensorMeta, ...]:
         return tuple(TensorMeta.of(name, tensor) for name, tensor in self)
 
     def aliases(self) -> dict[str, str]:
-        return {}
+        return self._aliases
 
     def __iter__(self) -> Named:
         return self._make(Draw(self.seed, self._device))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.core.module_engine import DictEngine, expected_bytes
 from tests.core.strategies import slot_sizes, state_dicts
 from tests.core.weights_of import weights_of
+from wsync_lab.bench.consumer import TensorEngine
 from wsync_lab.config import SyncConfig
 from wsync_lab.engines.process import ProcessEngine
 from wsync_lab.errors import (
@@ -27,7 +28,7 @@ from wsync_lab.errors import (
     UpdateRejected,
     WsyncError,
 )
-from wsync_lab.packing import Piece, Plan, pack_piece
+from wsync_lab.packing import Piece, Plan, as_bytes, pack_piece
 from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import TensorMeta, TensorSource
 
@@ -368,6 +369,29 @@ def test_nothing_at_all_to_send_is_an_update(engine: ProcessEngine, transport: s
         sync.update(next_version(engine))
         sync.close()
         assert engine.call("live_bytes") == expected_bytes(weights)
+
+
+def poison(sync: WeightSync) -> None:
+    for index in range(sync._num_slots):
+        sync._writer.slot(index).fill_(0xA5)
+
+
+@pytest.mark.parametrize("transport", HOST_TRANSPORTS)
+def test_slots_are_not_read_before_they_are_sent_nor_after_they_are_free(transport: str) -> None:
+    """The second update of this engine replays learnt copies, the first one does not."""
+    weights = weights_of(METADATA, seed=30)
+    tensors = [(meta.name, meta.dtype, list(meta.shape)) for meta in METADATA]
+    with ProcessEngine(TensorEngine, tensors, "cpu") as copying:
+        sync = connect(copying, transport, weights)
+        for version in (1, 2, 3):
+            for name, tensor in weights_of(METADATA, seed=30 + version).items():
+                weights[name].copy_(tensor)
+            poison(sync)
+            sync.update(version)
+            poison(sync)
+            stored = {name: as_bytes(tensor).numpy().tobytes() for name, tensor in weights.items()}
+            assert copying.call("stored_bytes") == stored
+        sync.close()
 
 
 NAMES = ["a.b.c.0.weight", "layers.élan.重み", "w" * 5000, "with space/and:marks", ""]

@@ -173,23 +173,24 @@ def test_digests_tell_layouts_apart() -> None:
     assert build_plan(one, {}, 512).digest == build_plan(list(one), {}, 512).digest
 
 
-def broken_plans() -> dict[str, Plan]:
-    tensor = TensorMeta("w", "uint8", (8,))
-    bad = {
-        "gap": Bucket(4, (Piece(0, 0, 0, 4),)),
-        "twice": Bucket(264, (Piece(0, 0, 0, 8), Piece(0, 0, 256, 8))),
-        "unaligned": Bucket(12, (Piece(0, 0, 4, 8),)),
-        "outside": Bucket(2056, (Piece(0, 0, 2048, 8),)),
-        "other tensor": Bucket(8, (Piece(1, 0, 0, 8),)),
-        "size": Bucket(9, (Piece(0, 0, 0, 8),)),
-    }
-    return {name: Plan((tensor,), {}, 1024, (bucket,)) for name, bucket in bad.items()}
+W, V = TensorMeta("w", "uint8", (8,)), TensorMeta("v", "uint8", (8,))
+BROKEN_BUCKETS = {
+    "gap": (Bucket(4, (Piece(0, 0, 0, 4),)), "w: the plan places 4 of 8 bytes"),
+    "twice": (Bucket(264, (Piece(0, 0, 0, 8), Piece(0, 0, 256, 8))), "w: pieces overlap, or are out of"),
+    "overlap": (Bucket(8, (Piece(0, 0, 0, 8), Piece(1, 0, 0, 8))), "v: a piece overlaps"),
+    "without bytes": (Bucket(0, (Piece(0, 0, 0, 0),)), "w: a piece overlaps"),
+    "unaligned": (Bucket(12, (Piece(0, 0, 4, 8),)), "w: a piece overlaps or is not aligned"),
+    "outside": (Bucket(2056, (Piece(0, 0, 2048, 8),)), "ends at 2056, slot 1024"),
+    "other tensor": (Bucket(8, (Piece(2, 0, 0, 8),)), "a piece of tensor 2 of 2"),
+    "size": (Bucket(9, (Piece(0, 0, 0, 8),)), "a bucket of 9 bytes ends at 8"),
+}
 
 
-@pytest.mark.parametrize("fault", broken_plans())
+@pytest.mark.parametrize("fault", BROKEN_BUCKETS)
 def test_a_plan_from_a_peer_is_checked(fault: str) -> None:
-    with pytest.raises(PlanError):
-        check_plan(broken_plans()[fault])
+    bucket, reason = BROKEN_BUCKETS[fault]
+    with pytest.raises(PlanError, match=reason):
+        check_plan(Plan((W, V), {}, 1024, (bucket,)))
 
 
 def test_a_plan_survives_the_wire() -> None:

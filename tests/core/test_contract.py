@@ -329,6 +329,20 @@ def test_slots_that_are_given_back_cost_nothing_between_updates(
     sync.close()
 
 
+def test_a_kernel_that_cannot_take_slots_again_is_named_before_an_update_begins(
+    engine: ProcessEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = connect(engine, "pinned", weights_of(METADATA, seed=20), hold_slots=False)
+    version = next_version(engine)
+    with monkeypatch.context() as patch:
+        patch.setattr("wsync_lab.transports.host_slots._MADV_POPULATE_WRITE", 9999)
+        with pytest.raises(TransportUnavailable, match=r"Linux 5\.14.*leave hold_slots on"):
+            sync.update(version)
+    assert engine.call("events") == []
+    sync.update(version)
+    sync.close()
+
+
 def shared_bytes(pid: int) -> int:
     """Shared pages that process ``pid`` has mapped."""
     status = Path(f"/proc/{pid}/status").read_text()

@@ -82,7 +82,13 @@ class HostSlots:
     def _advise(self, advice: int) -> None:
         if self._mapping is None:
             raise ProtocolError("the staging slots are closed")
-        self._mapping.madvise(advice)
+        try:
+            self._mapping.madvise(advice)
+        except OSError as error:
+            raise TransportUnavailable(
+                f"slots cannot be given back and taken again here ({error.strerror}; it needs Linux "
+                "5.14 and enough memory): leave hold_slots on"
+            ) from None
 
     def _register(self) -> None:
         if self.on_gpu and not self._registered and self._memory is not None:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.core.module_engine import DictEngine, expected_bytes
-from tests.core.test_weights import free_port
+from tests.core.ports import free_port
 from tests.core.weights_of import weights_of
 from wsync_lab.config import SyncConfig
 from wsync_lab.engines.process import ProcessEngine

@@ -1,6 +1,5 @@
 """A weight source lists what it will send, without a gather, and sends exactly that."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from tests.core.ports import free_port
 from wsync_lab.errors import ConfigError
 from wsync_lab.packing import as_bytes
 from wsync_lab.weights import ModuleSource, TensorMeta, canonical_name
@@ -61,12 +61,6 @@ def test_wrappers_do_not_change_names() -> None:
 def test_an_unknown_dtype_is_named() -> None:
     with pytest.raises(ConfigError, match="no dtype 'load'"):
         _ = TensorMeta("w", "load", (1,)).num_bytes
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def gather_as_rank(rank: int, port: int, folder: str) -> None:

@@ -1,6 +1,7 @@
 """A worker takes messages only in the order of the protocol, whoever sends them."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -9,6 +10,7 @@ from wsync_lab.channel.messages import Begin, Commit, Failed, Hello, Message, Of
 from wsync_lab.packing import build_plan
 from wsync_lab.protocol.receiver import Receiver
 from wsync_lab.transports.base import SlotOffer
+from wsync_lab.transports.cpu import PickleReader
 from wsync_lab.weights import TensorMeta
 
 PLAN = build_plan([TensorMeta("w", "uint8", (64,))], {}, 64)
@@ -46,3 +48,19 @@ def test_a_message_out_of_order_ends_the_update_and_publishes_nothing(
     assert isinstance(last, Failed)
     assert reason in last.reason
     assert receiver.weight_version == 0
+
+
+def slow(seconds: float) -> Callable[[object], None]:
+    return lambda _: time.sleep(seconds)
+
+
+def test_taking_the_slots_and_giving_them_back_both_count(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PickleReader, "take", slow(0.02))
+    monkeypatch.setattr(PickleReader, "give_back", slow(0.01))
+    receiver.handle(Offer(PLAN, SlotOffer("cpu", 1, "pageable", held=False)))
+    receiver.handle(BEGIN)
+    receiver.fail("the trainer thought better of it")
+    assert receiver.outcome is not None
+    assert receiver.outcome.ring_s >= 0.03

@@ -1,6 +1,7 @@
 """What every engine does around updates and before it generates, on a plain torch module."""
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,10 +11,11 @@ import torch
 
 from tests.engines.bigram import VOCAB, Bigram, InterruptedSource, greedy
 from tests.engines.client import connect
-from wsync_lab.channel.messages import Begin, decode, encode
+from wsync_lab.channel.messages import Begin, Failed, decode, encode
 from wsync_lab.engines.base import Completion, Sampling
 from wsync_lab.engines.plain import PlainEngine
 from wsync_lab.errors import ConfigError, EngineFenced, PeerLost, ProtocolError, UpdateRejected
+from wsync_lab.protocol.receiver import Receiver
 from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import ModuleSource
 
@@ -201,7 +203,17 @@ def test_a_request_that_an_update_overtook_is_refused_if_that_failed(
     sync.close()
 
 
-def test_a_trainer_that_vanishes_in_mid_update_fences(engine: WatchedEngine) -> None:
+def test_a_trainer_that_vanishes_in_mid_update_fences(
+    engine: WatchedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the next trainer comes before the engine has noticed."""
+    fail = Receiver.fail
+
+    def late(receiver: Receiver, reason: str) -> Failed:
+        time.sleep(0.1 if "PeerLost" in reason else 0)
+        return fail(receiver, reason)
+
+    monkeypatch.setattr(Receiver, "fail", late)
     model = Bigram(seed=1)
     source = InterruptedSource(model)
     lost = connect(engine, source, "pinned")

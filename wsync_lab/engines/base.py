@@ -61,15 +61,19 @@ class Engine(ABC):
 
     def __init__(self) -> None:
         self.gate = WeightGate()
-        self._generating = threading.Lock()
+        self._generating, self._serving = threading.Lock(), threading.Lock()
         self._updating = self._ended = False
         self._pause_s = 0.0
         self._outcome: dict[str, Any] = {}
 
     def attach(self, address: str) -> None:
-        """Connect the worker to the trainer that listens at ``address``; see ``WorkerEndpoint``."""
-        self._settle()
-        self._worker("attach", address)
+        """Connect the worker to the trainer that listens at ``address``; see ``WorkerEndpoint``.
+
+        Waits for an update that is being served: one whose trainer was lost ends at once.
+        """
+        with self._serving:
+            self._settle()
+            self._worker("attach", address)
 
     def detach(self) -> None:
         """Close the worker's channel; an update under way fails."""
@@ -84,9 +88,10 @@ class Engine(ABC):
             ``committed``, ``reason``, ``weight_version``, ``touched``, ``pause_s``, ``resume_s``
             and ``apply_s``, as ``outcome`` does.
         """
-        self._pause()
-        self._fenced_on_error(lambda: self._finish(self._worker("serve")))
-        return self.outcome()
+        with self._serving:
+            self._pause()
+            self._fenced_on_error(lambda: self._finish(self._worker("serve")))
+            return self.outcome()
 
     def handle(self, message: bytes, payload: bytes | None = None) -> bytes:
         """One message of an update that travels as one RPC a message; returns the reply."""

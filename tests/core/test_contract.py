@@ -260,17 +260,20 @@ def test_an_engine_that_dies_or_hangs_is_an_error_within_the_deadline(
     transport: str, number: signal.Signals
 ) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
+    killed = number == signal.SIGKILL
+    deadline_s = 20.0 if killed else 1.0
     with ProcessEngine(DictEngine) as victim:
         victim.call("plant", "delay_s", 0.05)
-        sync = connect(victim, transport, weights_of(METADATA, seed=4), deadline_s=1.0)
+        sync = connect(victim, transport, weights_of(METADATA, seed=4), deadline_s=deadline_s)
         killer = threading.Timer(0.15, victim.signal, (number,))
         killer.start()
         start = time.monotonic()
-        expected = PeerLost if number == signal.SIGKILL else DeadlineExceeded
-        with pytest.raises(expected, match=r"rank 0, update 1, bucket \d+ of"):
+        with pytest.raises(
+            PeerLost if killed else DeadlineExceeded, match=r"rank 0, update 1, bucket \d+ of"
+        ):
             sync.update(1)
         killer.join()
-        assert time.monotonic() - start < (1.0 if number == signal.SIGKILL else 3.0)
+        assert time.monotonic() - start < (deadline_s / 2 if killed else deadline_s + 5)
         victim.signal(signal.SIGKILL)
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 1
 

@@ -134,13 +134,13 @@ def test_a_trainer_that_is_killed_leaves_the_engine_free_for_the_next_one() -> N
     weights = weights_of(METADATA, seed=4)
     with ProcessEngine(DictEngine) as engine:
         engine.call("plant", "delay_s", 0.05)
-        config = SyncConfig("pinned", slot_bytes=200_000, deadline_s=10)
+        config = SyncConfig("pinned", slot_bytes=200_000, deadline_s=30)
         sync = WeightSync.connect(TensorSource(weights.items()), engine, config)
         sync._carrier.start()
         sync.close()  # what the kernel does for a trainer that was killed
         start = time.monotonic()
         assert "PeerLost" in engine.call("outcome")["reason"]
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10
         with pytest.raises(WsyncError):
             sync.update(1)
         again = WeightSync.connect(TensorSource(weights.items()), engine, config)

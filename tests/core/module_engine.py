@@ -8,7 +8,7 @@ import torch
 
 from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
-from wsync_lab.protocol.receiver import LoadsOnly
+from wsync_lab.protocol.receiver import LoadsOnly, Receiver
 from wsync_lab.weights import TensorMeta
 
 
@@ -58,7 +58,7 @@ class DictEngine:
 
     def __init__(self) -> None:
         self.applier = DictApplier()
-        self.endpoint = WorkerEndpoint(self.applier)
+        self.endpoint = WorkerEndpoint(Receiver(self.applier))
         self.attach, self.handle, self.detach = (
             self.endpoint.attach,
             self.endpoint.handle,

@@ -10,6 +10,7 @@ from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.packing import as_bytes
 from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.protocol.receiver import Receiver
 from wsync_lab.weights import TensorMeta
 
 
@@ -28,7 +29,7 @@ class TensorEngine:
         live |= {alias: live[name] for alias, name in (aliases or {}).items()}
         expected = ExpectedWeights({meta.name: meta for meta in metas}, aliases or {})
         self._applier = TensorApplier(live, expected, where)
-        endpoint = WorkerEndpoint(self._applier)
+        endpoint = WorkerEndpoint(Receiver(self._applier))
         self._endpoint, self._peak = endpoint, Peak(self._applier.device)
         self.attach, self.detach, self.handle = endpoint.attach, endpoint.detach, endpoint.handle
 

@@ -2,7 +2,9 @@
 
 One update: ``Begin`` answered by ``Started``, then ``SlotReady`` answered by ``SlotFree`` for each
 bucket, ``Seal`` answered by ``Prepared``, then ``Commit`` or ``Abort`` answered by ``Done``.
-``Failed`` answers anything that went wrong and ends the update.
+``Failed`` answers anything that went wrong and ends the update. An update of an adapter begins
+with ``AdapterBegin`` and names itself in every ``AdapterBucket``; in the other messages its
+``update_id`` stands for the version.
 """
 
 from typing import Annotated
@@ -10,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from wsync_lab.errors import ProtocolError
+from wsync_lab.lora.manifest import AdapterManifest
 from wsync_lab.packing import Plan
 from wsync_lab.transports.base import SlotOffer
 
@@ -54,6 +57,26 @@ class Begin(Message, frozen=True):
     weight_version: Version
     plan_digest: str
     verify: bool = False
+
+
+class AdapterBegin(Message, frozen=True):
+    """The adapter of ``manifest`` follows, laid out by ``plan``.
+
+    ``digest`` is the manifest's: a configuration has no digest of its own that would tell a
+    changed byte.
+    """
+
+    manifest: AdapterManifest
+    plan: Plan
+    digest: str
+
+
+class AdapterBucket(Message, frozen=True):
+    """Bucket ``bucket`` of adapter update ``update_id`` is complete in slot ``slot``."""
+
+    update_id: Version
+    bucket: Index
+    slot: Index
 
 
 class Started(Message, frozen=True):
@@ -120,6 +143,8 @@ AnyMessage = (
     | Offer
     | Accepted
     | Begin
+    | AdapterBegin
+    | AdapterBucket
     | Started
     | SlotReady
     | SlotFree

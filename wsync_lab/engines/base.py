@@ -3,14 +3,14 @@
 An update: pause, one RPC to the worker, reset of the prefix cache, commit at the gate, resume.
 """
 
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wsync_lab.channel.messages import Begin, Prepared, SlotFree, Started, decode
+from wsync_lab.engines.adapters import ServesAdapters
 from wsync_lab.errors import ConfigError
 from wsync_lab.protocol.gate import WeightGate
 
@@ -45,23 +45,27 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sample: tokens, their log-probabilities at temperature 1, and the weights' version."""
+    """One sample: tokens, their log-probabilities at temperature 1, and what generated them.
+
+    ``update_id`` is that of the adapter, 0 for the base weights alone.
+    """
 
     prompt_index: int
     token_ids: list[int]
     logprobs: list[float]
     weight_version: int
+    update_id: int = 0
 
 
-class Engine(ABC):
+class Engine(ServesAdapters):
     """The trainer's and the rollout's only way to an inference engine.
 
     ``generate`` refuses, without calling the engine, unless one complete version is live.
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.gate = WeightGate()
-        self._generating, self._serving = threading.Lock(), threading.Lock()
         self._updating = self._ended = False
         self._pause_s = 0.0
         self._outcome: dict[str, Any] = {}
@@ -117,6 +121,7 @@ class Engine(ABC):
         self.gate.check()
         with self._generating:
             self.gate.check()  # an update may have come, and failed, since
+            self._check_adapter()
             return self._generate(prompts, sampling)
 
     @abstractmethod
@@ -128,15 +133,16 @@ class Engine(ABC):
         """End the engine and its processes."""
 
     @abstractmethod
-    def _worker(self, method: str, *args: Any) -> Any:
-        """One RPC: ``method`` of the worker's ``WorkerEndpoint``."""
-
-    @abstractmethod
     def _reset_prefix_cache(self) -> bool:
         """Forget what was computed with older weights; False if the engine could not."""
 
     @abstractmethod
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]: ...
+
+    def _worker(self, method: str, *args: Any) -> Any:
+        """One RPC: ``method`` of the worker's ``WorkerEndpoint``."""
+        (value,) = self._workers(method, *args)
+        return value
 
     def _pause(self) -> None:
         """Refuse new requests, wait for running ones."""
@@ -160,6 +166,7 @@ class Engine(ABC):
             committed, reason = False, _STALE_CACHE
         if committed:
             self.gate.commit(worker["weight_version"])
+            self._base_was_replaced()
         elif worker["touched"]:
             self.gate.fence(reason)
         else:

@@ -9,7 +9,10 @@ from torch import nn
 from wsync_lab.engines.base import Completion, Engine, Sampling
 from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.manifest import ExpectedWeights
+from wsync_lab.engines.plain_adapters import PlainAdapters
+from wsync_lab.lora.worker import AdapterWorker
 from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.protocol.receiver import Receiver
 
 
 def applier_of(module: nn.Module) -> TensorApplier:
@@ -25,7 +28,10 @@ class PlainEngine(Engine):
         super().__init__()
         self._module = module.eval()
         self._applier = applier_of(module)
-        self._endpoint = WorkerEndpoint(self._applier)
+        receiver = Receiver(self._applier)
+        self._endpoint = WorkerEndpoint(receiver)
+        self._adapters = PlainAdapters(module, receiver, self._applier.device)
+        self._adapter_worker = AdapterWorker(self._adapters)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -38,9 +44,16 @@ class PlainEngine(Engine):
 
     def close(self) -> None:
         self._endpoint.detach()
+        self._adapter_worker.detach()
 
-    def _worker(self, method: str, *args: Any) -> Any:
-        return getattr(self._endpoint, method)(*args)
+    def adapters(self) -> tuple[int, dict[str, int], list[int]]:
+        """See ``PlainAdapters.served``."""
+        return self._adapters.served()
+
+    def _workers(self, method: str, *args: Any) -> list[Any]:
+        of_adapters = method.startswith("adapter_")
+        worker: Any = self._adapter_worker if of_adapters else self._endpoint
+        return [getattr(worker, method.removeprefix("adapter_"))(*args)]
 
     def _reset_prefix_cache(self) -> bool:
         return True
@@ -62,7 +75,7 @@ class PlainEngine(Engine):
             distribution = self._next_logprobs([*prompt, *token_ids])
             token_ids.append(_pick(distribution, sampling.temperature, generator))
             logprobs.append(distribution[token_ids[-1]].item())
-        return Completion(index, token_ids, logprobs, self.gate.weight_version)
+        return Completion(index, token_ids, logprobs, self.gate.weight_version, self.update_id)
 
     def _next_logprobs(self, token_ids: list[int]) -> torch.Tensor:
         """Log-probabilities (V,) of the token after ``token_ids``, on the CPU in float32."""

@@ -31,10 +31,13 @@ class EngineClient(Protocol):
 
 
 class Carrier(ABC):
-    """Posts messages to one worker and receives its replies, in order."""
+    """Posts messages to one worker and receives its replies, in order.
 
-    def __init__(self, engine: EngineClient, deadline_s: float) -> None:
-        self._engine = engine
+    ``prefix`` of the engine's methods: empty for weights, ``adapter_`` for adapters.
+    """
+
+    def __init__(self, engine: EngineClient, deadline_s: float, prefix: str = "") -> None:
+        self._engine, self._prefix = engine, prefix
         self._deadline_s = deadline_s
 
     @abstractmethod
@@ -52,6 +55,9 @@ class Carrier(ABC):
     @abstractmethod
     def finish(self) -> dict[str, Any]:
         """The engine's outcome of the update, once it has left it."""
+
+    def _submit(self, method: str, *args: Any) -> Pending:
+        return self._engine.submit(f"{self._prefix}{method}", *args)
 
     def check_peer(self) -> None:
         """Raise ``PeerLost`` if it is known that the worker is gone; never waits."""
@@ -74,16 +80,17 @@ class Carrier(ABC):
 class ChannelCarrier(Carrier):
     """Messages over the unix socket; the engine makes one worker RPC an update."""
 
-    def __init__(self, engine: EngineClient, deadline_s: float, offer: Message, fds: Sequence[int]) -> None:
-        super().__init__(engine, deadline_s)
+    def __init__(self, engine: EngineClient, deadline_s: float, link: Link, prefix: str = "") -> None:
+        super().__init__(engine, deadline_s, prefix)
         self._serving: Pending | None = None
-        with Listener() as listener:
-            attaching = engine.submit("attach", listener.address)
-            self._link = self._accept(listener, attaching)
-        self._link.send(offer, fds, deadline_s=deadline_s)
+        self._link = link
+
+    def offer(self, offer: Message, fds: Sequence[int]) -> None:
+        """Send the offer, with the descriptors of the slots."""
+        self._link.send(offer, fds, deadline_s=self._deadline_s)
 
     def start(self) -> None:
-        self._serving = self._engine.submit("serve")
+        self._serving = self._submit("serve")
 
     def post(self, message: Message, payload: bytes | None = None) -> None:
         self._link.send(message, deadline_s=self._deadline_s)
@@ -104,29 +111,12 @@ class ChannelCarrier(Carrier):
     def close(self) -> None:
         self._link.close()
 
-    def _accept(self, listener: Listener, attaching: Pending) -> Link:
-        """Accept the worker, unless the engine fails to attach it first."""
-        until = time.monotonic() + self._deadline_s
-        while True:
-            try:
-                link = listener.accept(deadline_s=_POLL_S)
-                break
-            except TimeoutError:
-                _raise_if_ended(attaching)
-                if time.monotonic() > until:
-                    raise
-        hello, _ = link.receive(deadline_s=self._deadline_s)
-        if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
-            link.close()
-            raise ProtocolError(f"the worker speaks another protocol than {PROTOCOL_VERSION}: {hello}")
-        return link
-
 
 class RpcCarrier(Carrier):
     """Messages, and payloads with them, through the engine's RPC: transport ``cpu``."""
 
-    def __init__(self, engine: EngineClient, deadline_s: float, offer: Message) -> None:
-        super().__init__(engine, deadline_s)
+    def __init__(self, engine: EngineClient, deadline_s: float, offer: Message, prefix: str = "") -> None:
+        super().__init__(engine, deadline_s, prefix)
         self._replies: deque[Pending] = deque()
         self.post(offer)
 
@@ -134,17 +124,46 @@ class RpcCarrier(Carrier):
         self._replies.clear()
 
     def post(self, message: Message, payload: bytes | None = None) -> None:
-        self._replies.append(self._engine.submit("handle", encode(message), payload))
+        self._replies.append(self._submit("handle", encode(message), payload))
 
     def receive(self) -> Message:
         return decode(self._result(self._replies.popleft()))
 
     def finish(self) -> dict[str, Any]:
-        outcome: dict[str, Any] = self._result(self._engine.submit("outcome"))
+        outcome: dict[str, Any] = self._result(self._submit("outcome"))
         return outcome
 
     def close(self) -> None:
         self._replies.clear()
+
+
+def accept_worker(listener: Listener, attaching: Pending, deadline_s: float) -> Link:
+    """The worker that ``attaching`` sends to ``listener``, unless its engine fails first.
+
+    Raises:
+        ProtocolError: it speaks another protocol.
+        DeadlineExceeded, PeerLost: it did not come; what the engine raised, if that ended.
+    """
+    link = _accept(listener, attaching, deadline_s)
+    try:
+        hello, _ = link.receive(deadline_s=deadline_s)
+        if not isinstance(hello, Hello) or hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"the worker speaks another protocol than {PROTOCOL_VERSION}: {hello}")
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _accept(listener: Listener, attaching: Pending, deadline_s: float) -> Link:
+    until = time.monotonic() + deadline_s
+    while True:
+        try:
+            return listener.accept(deadline_s=_POLL_S)
+        except TimeoutError:
+            _raise_if_ended(attaching)
+            if time.monotonic() > until:
+                raise
 
 
 def _raise_if_ended(attaching: Pending) -> None:

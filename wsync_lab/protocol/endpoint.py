@@ -2,12 +2,12 @@
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from wsync_lab.channel.link import Link
 from wsync_lab.channel.messages import (
     PROTOCOL_VERSION,
-    Begin,
     Failed,
     Hello,
     Message,
@@ -18,22 +18,41 @@ from wsync_lab.channel.messages import (
 from wsync_lab.channel.rendezvous import connect
 from wsync_lab.errors import ProtocolError, UpdateRejected, WsyncError
 from wsync_lab.protocol.host_threads import half_of_the_cores
-from wsync_lab.protocol.receiver import Applier, Receiver
+from wsync_lab.protocol.outcome import UpdateOutcome
 
 _ATTACH_DEADLINE_S = 60.0
+
+
+class MessageHandler(Protocol):
+    """A worker's half of a protocol: ``receiver.Receiver``, ``lora.receiver.AdapterReceiver``.
+
+    ``opening`` is the message that begins an update; ``outcome`` is None while one runs.
+    """
+
+    opening: type[Message]
+    weight_version: int
+    outcome: UpdateOutcome | None
+
+    def handle(self, message: Message, payload: bytes | None = None, fds: Sequence[int] = ()) -> Message: ...
+
+    def fail(self, reason: str) -> Failed: ...
+
+    def join(self, deadline_s: float, check_peer: Callable[[], None]) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class WorkerEndpoint:
     """What an inference worker exposes to its engine: attach, serve, handle, detach.
 
     Args:
-        applier: how this worker's engine takes weights.
+        receiver: what the messages are for.
         rank: this worker's rank, for error texts.
         deadline_s: longest wait for the trainer's next message within an update.
     """
 
-    def __init__(self, applier: Applier, rank: int = 0, deadline_s: float = 120.0) -> None:
-        self._receiver = Receiver(applier)
+    def __init__(self, receiver: MessageHandler, rank: int = 0, deadline_s: float = 120.0) -> None:
+        self._receiver = receiver
         self._rank = rank
         self._deadline_s = deadline_s
         self._link: Link | None = None
@@ -73,13 +92,13 @@ class WorkerEndpoint:
         self._receiver.outcome = None
         try:
             with half_of_the_cores():
-                self._exchange(self._first_message())
-                while self._receiver.outcome is None:
-                    self._exchange(self._receive())
+                reply = self._exchange(self._first_message())
+                while self._receiver.outcome is None and not isinstance(reply, Failed):
+                    reply = self._exchange(self._receive())
         except WsyncError as error:
-            self._receiver.fail(f"{type(error).__name__}: {error}")
+            reply = self._receiver.fail(f"{type(error).__name__}: {error}")
             self.detach()
-        return self.outcome() or {}
+        return self.outcome() or self._refused(reply)
 
     def handle(self, message: bytes, payload: bytes | None = None) -> bytes:
         """One message of an update that travels as one RPC a message; returns the reply."""
@@ -97,9 +116,16 @@ class WorkerEndpoint:
         self._link = None
         self._receiver.close()
 
+    def _refused(self, reply: Message) -> dict[str, Any]:
+        """The outcome of an update that did not begin, or whose trainer was told ``Failed``."""
+        assert isinstance(reply, Failed)
+        self._receiver.fail(reply.reason)
+        refused = UpdateOutcome(self.weight_version, False, False, reply.reason, 0.0, 0.0)
+        return self.outcome() or dataclasses.asdict(refused)
+
     def _first_message(self) -> Message:
-        """The next ``Begin``: what a failed update left in the channel is skipped."""
-        while not isinstance(message := self._receive(), Begin):
+        """The next update's: what a failed one left in the channel is skipped."""
+        while not isinstance(message := self._receive(), self._receiver.opening):
             pass
         return message
 
@@ -109,9 +135,10 @@ class WorkerEndpoint:
         message, _ = self._link.receive(deadline_s=self._deadline_s)
         return message
 
-    def _exchange(self, message: Message) -> None:
+    def _exchange(self, message: Message) -> Message:
         reply = self._receiver.handle(message)
         assert self._link is not None
         self._link.send(reply, deadline_s=self._deadline_s)
         if isinstance(reply, Started):
             self._receiver.join(self._deadline_s, self._link.check_peer)
+        return reply

@@ -1,6 +1,8 @@
 """May the engine generate? A version is published whole, or generation is refused."""
 
-from wsync_lab.errors import EngineFenced, ProtocolError
+from wsync_lab.errors import ConfigError, EngineFenced, ProtocolError
+
+_NOTHING_YET = "no weights were committed yet: synchronise once before generating"
 
 
 class WeightGate:
@@ -12,7 +14,7 @@ class WeightGate:
     def __init__(self) -> None:
         self.weight_version = 0
         self._updating = False
-        self._fence: str | None = "no weights were committed yet: synchronise once before generating"
+        self._fence: str | None = _NOTHING_YET
 
     def check(self) -> None:
         """Raise ``EngineFenced`` unless one complete version is live."""
@@ -20,6 +22,16 @@ class WeightGate:
             raise EngineFenced("a weight update is running: generate when it has ended")
         if self._fence is not None:
             raise EngineFenced(self._fence)
+
+    def adopt(self) -> None:
+        """The engine holds complete weights of its own, which it loaded when it started.
+
+        Raises:
+            ConfigError: an update was committed, failed or runs: they are no longer those.
+        """
+        if self._updating or self._fence != _NOTHING_YET:
+            raise ConfigError("weights can be adopted before the first update, not after it")
+        self._fence = None
 
     def begin_update(self) -> None:
         """An update starts; generation waits for its end."""

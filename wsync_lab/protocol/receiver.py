@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -26,7 +25,9 @@ from wsync_lab.channel.messages import (
 )
 from wsync_lab.digest import tensor_digests
 from wsync_lab.errors import ProtocolError, UpdateRejected
+from wsync_lab.lora.base import base_digest
 from wsync_lab.packing import check_plan
+from wsync_lab.protocol.outcome import UpdateOutcome
 from wsync_lab.protocol.phases import seconds_of
 from wsync_lab.transports import open_reader
 from wsync_lab.transports.base import SlotReader
@@ -87,28 +88,15 @@ class LoadsOnly:
         """There is nothing to forget."""
 
 
-@dataclass(frozen=True)
-class UpdateOutcome:
-    """How one update ended on the worker.
-
-    ``touched`` is False when it was refused before the engine's weights were touched.
-    ``ring_s`` went into taking and giving back the slots' memory, where they are not held.
-    """
-
-    weight_version: int
-    committed: bool
-    touched: bool
-    reason: str
-    apply_s: float
-    ring_s: float
-
-
 class Receiver:
     """State of one worker: the agreed plan, the mapped slots, and the update under way.
 
     ``handle`` never raises for what a peer or an engine does wrong: it rolls the update back
-    and replies ``Failed``. ``outcome`` is None while an update runs.
+    and replies ``Failed``. ``outcome`` is None while an update runs. ``base_digest`` is that of
+    the weights of the last commit (``lora.base.base_digest``), None if it was not verified.
     """
+
+    opening: type[Message] = Begin
 
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
@@ -118,6 +106,7 @@ class Receiver:
         self._apply_s = self._ring_s = 0.0
         self._digests: dict[str, int] | None = None
         self.weight_version = 0
+        self.base_digest: str | None = None
         self.outcome: UpdateOutcome | None = None
 
     def handle(self, message: Message, payload: bytes | None = None, fds: Sequence[int] = ()) -> Message:
@@ -219,6 +208,7 @@ class Receiver:
         if not self._prepared or commit.weight_version != self._target:
             raise ProtocolError(f"commit of version {commit.weight_version}, which is not prepared")
         self.weight_version = commit.weight_version
+        self.base_digest = None if self._digests is None else base_digest(self._digests)
         self._end(committed=True, reason="")
         return Done(commit.weight_version, committed=True)
 
@@ -277,6 +267,7 @@ class Receiver:
         if self.outcome is not None:
             return
         if self._touched and not committed:
+            self.base_digest = None
             reason = self._rolled_back(reason)
         if self._reader is not None and not committed:
             self._reader.reset()

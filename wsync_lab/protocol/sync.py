@@ -22,6 +22,7 @@ from wsync_lab.channel.messages import (
     SlotReady,
     Started,
 )
+from wsync_lab.channel.rendezvous import Listener
 from wsync_lab.config import SyncConfig
 from wsync_lab.errors import (
     ConfigError,
@@ -32,7 +33,7 @@ from wsync_lab.errors import (
     WsyncError,
 )
 from wsync_lab.packing import Plan, align, build_plan, check_metadata
-from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier
+from wsync_lab.protocol.carrier import Carrier, ChannelCarrier, EngineClient, RpcCarrier, accept_worker
 from wsync_lab.protocol.host_threads import half_of_the_cores
 from wsync_lab.protocol.phases import RingCost, SyncClock, SyncReport, seconds_of
 from wsync_lab.protocol.stream import PackedBuckets, StreamPacker
@@ -265,7 +266,11 @@ def _connect(engine: EngineClient, config: SyncConfig, plan: Plan, writer: SlotW
     if writer.one_rpc_per_bucket:
         carrier = RpcCarrier(engine, config.deadline_s, offer)
     else:
-        carrier = ChannelCarrier(engine, config.deadline_s, offer, writer.fds())
+        with Listener() as listener:
+            attaching = engine.submit("attach", listener.address)
+            link = accept_worker(listener, attaching, config.deadline_s)
+        carrier = ChannelCarrier(engine, config.deadline_s, link)
+        carrier.offer(offer, writer.fds())
     try:
         _check_accepted(carrier.receive(), plan)
         writer.join(config.deadline_s, carrier.check_peer)

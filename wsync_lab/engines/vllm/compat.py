@@ -7,6 +7,7 @@ bookkeeping is one ``LayerReloadingInfo`` a layer.
 
 from collections.abc import Iterator
 from inspect import BoundArguments
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,3 +82,9 @@ def forget_buffered_loads(model: nn.Module) -> None:
         if info.kernel_tensors is not None:
             info.load_numel, info.load_numel_total = 0, info.load_numel_total or 1
             info.loaded_weights.clear()
+
+
+def rename_mapper(model: Any) -> Any:
+    """What turns checkpoint names into vLLM's, where a model renames; stacking is not part of it."""
+    mapper: Any = getattr(model, "hf_to_vllm_mapper", None)
+    return mapper.get_rename_mapper() if hasattr(mapper, "get_rename_mapper") else mapper

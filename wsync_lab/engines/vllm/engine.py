@@ -1,4 +1,4 @@
-"""``Engine`` over ``vllm.LLM``: one worker, by default in processes of its own."""
+"""``Engine`` over ``vllm.LLM``, by default in processes of its own."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from typing import Any, Literal
 from wsync_lab import errors
 from wsync_lab.engines.base import Completion, Engine, Sampling
 from wsync_lab.errors import ConfigError, WsyncError
+from wsync_lab.lora.base import checkpoint_digest
 
 MiB = 1 << 20
 _EXTENSION = "wsync_lab.engines.vllm.worker.WsyncWorkerExtension"
@@ -22,10 +23,13 @@ class VllmOptions:
     Args:
         model: folder with the model's ``config.json``.
         load_format: ``dummy`` for weights that arrive by an update, ``auto`` to load the folder's;
-            the gate stays shut until the first commit either way.
+            the gate stays shut until the first commit, or until those are adopted.
         max_model_len: longest prompt and completion together, in tokens.
         kv_cache_bytes: size of the KV cache.
         in_process: run the engine in the calling process; it starts in half the time.
+        max_lora_rank: highest rank of an adapter; 0 starts vLLM without LoRA.
+        tensor_parallel: workers that share one model. Adapters reach all of them; full weights
+            need an engine of one worker.
     """
 
     model: str | Path
@@ -36,6 +40,19 @@ class VllmOptions:
     kv_cache_bytes: int = 256 * MiB
     enforce_eager: bool = True
     in_process: bool = False
+    max_lora_rank: int = 0
+    tensor_parallel: int = 1
+
+    def lora(self) -> dict[str, Any]:
+        """vLLM's options: slots for the served and the next adapter, room for some from files."""
+        if not self.max_lora_rank:
+            return {}
+        return {
+            "enable_lora": True,
+            "max_lora_rank": self.max_lora_rank,
+            "max_loras": 2,
+            "max_cpu_loras": 4,
+        }
 
 
 class VllmEngine(Engine):
@@ -48,6 +65,7 @@ class VllmEngine(Engine):
     def __init__(self, options: VllmOptions) -> None:
         super().__init__()
         vllm = _import_vllm()
+        self._options = options
         self._version = vllm.__version__
         with _multiprocessing(enabled=not options.in_process):
             self.llm = vllm.LLM(
@@ -60,7 +78,30 @@ class VllmEngine(Engine):
                 enforce_eager=options.enforce_eager,
                 skip_tokenizer_init=True,
                 worker_extension_cls=_EXTENSION,
+                tensor_parallel_size=options.tensor_parallel,
+                **options.lora(),
             )
+
+    def attach(self, address: str) -> None:
+        if self._options.tensor_parallel > 1:
+            raise ConfigError("full weights go to engines of one worker: set tensor_parallel to 1")
+        super().attach(address)
+
+    def adopt_checkpoint(self) -> str:
+        """Serve the weights that the engine loaded from its folder, as version 0.
+
+        Returns:
+            their ``lora.base.base_digest``.
+
+        Raises:
+            ConfigError: the engine was started with ``dummy`` weights, or holds an update's.
+        """
+        if self._options.load_format != "auto":
+            raise ConfigError("the engine's weights are dummies: start it with load_format='auto'")
+        digest = checkpoint_digest(Path(self._options.model))
+        self.gate.adopt()
+        self._workers("adopt", digest)
+        return digest
 
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = self._worker("describe")
@@ -74,11 +115,16 @@ class VllmEngine(Engine):
     def close(self) -> None:
         self.llm.llm_engine.engine_core.shutdown()
 
-    def _worker(self, method: str, *args: Any) -> Any:
-        kind, value = self.llm.collective_rpc(f"wsync_{method}", args=args)[0]
-        if kind:
-            raise _error(kind, value)
-        return value
+    def _workers(self, method: str, *args: Any) -> list[Any]:
+        of_adapters, name = method.startswith("adapter_"), method.removeprefix("adapter_")
+        if of_adapters:
+            answers = self.llm.collective_rpc("wsync_adapter", args=(name, *args))
+        else:
+            answers = self.llm.collective_rpc(f"wsync_{method}", args=args)
+        for kind, value in answers:
+            if kind:
+                raise _error(kind, value)
+        return [value for _, value in answers]
 
     def _reset_prefix_cache(self) -> bool:
         return bool(self.llm.reset_prefix_cache())
@@ -86,12 +132,20 @@ class VllmEngine(Engine):
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
         parameters = [_sampling_params(sampling, index) for index in range(len(prompts))]
-        outputs = self.llm.generate(requests, parameters, use_tqdm=False)
+        outputs = self.llm.generate(requests, parameters, use_tqdm=False, lora_request=self._adapter())
+        versions = self.gate.weight_version, self.update_id
         return [
-            Completion(index, list(sample.token_ids), _sampled_logprobs(sample), self.gate.weight_version)
+            Completion(index, list(sample.token_ids), _sampled_logprobs(sample), *versions)
             for index, output in enumerate(outputs)
             for sample in output.outputs
         ]
+
+    def _adapter(self) -> Any:
+        if self.update_id == 0:
+            return None
+        from wsync_lab.engines.vllm.adapters import request_of
+
+        return request_of(self.update_id)
 
 
 def _sampling_params(sampling: Sampling, prompt_index: int) -> Any:

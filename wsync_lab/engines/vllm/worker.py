@@ -6,9 +6,12 @@ from typing import Any
 import torch
 
 from wsync_lab.digest import tensor_digest
+from wsync_lab.engines.vllm.adapters import VllmAdapters
 from wsync_lab.engines.vllm.apply import InPlaceApplier, applier_for
-from wsync_lab.errors import WsyncError
+from wsync_lab.errors import ConfigError, WsyncError
+from wsync_lab.lora.worker import AdapterWorker
 from wsync_lab.protocol.endpoint import WorkerEndpoint
+from wsync_lab.protocol.receiver import Receiver
 
 Answer = tuple[str, Any]
 
@@ -24,7 +27,8 @@ class WsyncWorkerExtension:
     model_runner: Any
     device: torch.device
     rank: int
-    _wsync_state: tuple[WorkerEndpoint, InPlaceApplier] | None = None
+    _wsync_state: tuple[WorkerEndpoint, InPlaceApplier, Receiver] | None = None
+    _wsync_adapter_worker: AdapterWorker | None = None
 
     def wsync_attach(self, address: str) -> Answer:
         return _answer(lambda: self._wsync_endpoint().attach(address))
@@ -40,6 +44,14 @@ class WsyncWorkerExtension:
 
     def wsync_detach(self) -> Answer:
         return _answer(lambda: self._wsync_endpoint().detach())
+
+    def wsync_adopt(self, base_digest: str) -> Answer:
+        """The engine was started with the weights of this digest."""
+        return _answer(lambda: setattr(self._wsync()[2], "base_digest", base_digest))
+
+    def wsync_adapter(self, method: str, *args: Any) -> Answer:
+        """One call of this worker's ``AdapterWorker``."""
+        return _answer(lambda: getattr(self._wsync_adapters(), method)(*args))
 
     def wsync_digests(self) -> Answer:
         parameters = self.model_runner.get_model().named_parameters()
@@ -57,11 +69,21 @@ class WsyncWorkerExtension:
     def _wsync_endpoint(self) -> WorkerEndpoint:
         return self._wsync()[0]
 
-    def _wsync(self) -> tuple[WorkerEndpoint, InPlaceApplier]:
+    def _wsync(self) -> tuple[WorkerEndpoint, InPlaceApplier, Receiver]:
         if self._wsync_state is None:
             applier = applier_for(self.model_runner.get_model(), self.vllm_config, self.device)
-            self._wsync_state = WorkerEndpoint(applier, self.rank), applier
+            receiver = Receiver(applier)
+            self._wsync_state = WorkerEndpoint(receiver, self.rank), applier, receiver
         return self._wsync_state
+
+    def _wsync_adapters(self) -> AdapterWorker:
+        if self.vllm_config.lora_config is None:
+            raise ConfigError("this vLLM was started without LoRA: give VllmOptions a max_lora_rank")
+        if self._wsync_adapter_worker is None:
+            manager, receiver = self.model_runner.lora_manager, self._wsync()[2]
+            host = VllmAdapters(manager, self.vllm_config, receiver, self.device)
+            self._wsync_adapter_worker = AdapterWorker(host, self.rank)
+        return self._wsync_adapter_worker
 
 
 def _answer(call: Callable[[], Any]) -> Answer:

@@ -1,0 +1,1 @@
+"""LoRA updates: a manifest, and prepare/commit into a shadow adapter."""

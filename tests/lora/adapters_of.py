@@ -18,7 +18,12 @@ def adapter(
     seed: int, modules: Mapping[str, tuple[int, int]] = MODULES, base: str = BASE, **config: Any
 ) -> Adapter:
     """For every one of ``modules`` (path: (out, in) features) that the configuration targets."""
-    options = {"rank": 4, "alpha": 8.0, "target_modules": ("q_proj", "down_proj"), "dtype": "float32"}
+    options: dict[str, Any] = {
+        "rank": 4,
+        "alpha": 8.0,
+        "target_modules": ("q_proj", "down_proj"),
+        "dtype": "float32",
+    }
     made = AdapterConfig(**(options | config))
     tensors = {
         f"{PREFIX}{path}.lora_{matrix}.weight": values(f"{path} {matrix}", seed, shape, made.dtype)

@@ -45,9 +45,9 @@ class Layers(nn.Module):
 
 @pytest.mark.parametrize("settings", CONFIGS)
 def test_ranks_scaling_and_targets_are_pefts(settings: dict[str, Any]) -> None:
-    model = get_peft_model(Layers(), LoraConfig(**settings))  # type: ignore[arg-type]
+    model = get_peft_model(Layers(), LoraConfig(**settings))
     config = AdapterConfig.from_peft(LoraConfig(**settings).to_dict(), "float32")
-    for path, layer in model.base_model.model.named_modules():
+    for path, layer in model.get_base_model().named_modules():
         if isinstance(layer, nn.Linear) and "lora_" not in path and "base_layer" not in path:
             assert not config.targets(path)
         if hasattr(layer, "lora_A"):

@@ -21,6 +21,7 @@ ONLY_IN = {
     "vllm": ("engines",),
     "ray": ("experiment",),
     "transformers": ("engines", "experiment", "bench"),
+    "peft": ("experiment",),
     "pandas": ("tables", "plots", "reports", "cli"),
     "matplotlib": ("plots", "reports"),
     "seaborn": ("plots",),

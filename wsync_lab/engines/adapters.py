@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wsync_lab.channel.messages import Commit, Done, Failed, decode
+from wsync_lab.engines.fair_lock import FairLock
 from wsync_lab.errors import EngineFenced
 
 
@@ -21,7 +22,7 @@ class ServesAdapters(ABC):
     update_id = 0
 
     def __init__(self) -> None:
-        self._generating, self._serving = threading.Lock(), threading.Lock()
+        self._generating, self._serving = FairLock(), threading.Lock()
         self._base_changed = False
         self._settled_id = 0  # an update is switched to once
         self._adapter_outcome: dict[str, Any] = {}

@@ -70,6 +70,20 @@ class Engine(ServesAdapters):
         self._pause_s = 0.0
         self._outcome: dict[str, Any] = {}
 
+    def adopt(self) -> str:
+        """Serve the weights that the engine holds from its start, as version 0.
+
+        Returns:
+            their ``lora.base.base_digest``.
+
+        Raises:
+            ConfigError: they are dummies, or an update took their place.
+        """
+        digest = self._own_digest()
+        self.gate.adopt()
+        self._workers("adopt", digest)
+        return digest
+
     def attach(self, address: str) -> None:
         """Connect the worker to the trainer that listens at ``address``; see ``WorkerEndpoint``.
 
@@ -131,6 +145,10 @@ class Engine(ServesAdapters):
     @abstractmethod
     def close(self) -> None:
         """End the engine and its processes."""
+
+    @abstractmethod
+    def _own_digest(self) -> str:
+        """``lora.base.base_digest`` of the weights that the engine started with."""
 
     @abstractmethod
     def _reset_prefix_cache(self) -> bool:

@@ -10,9 +10,11 @@ from wsync_lab.engines.base import Completion, Engine, Sampling
 from wsync_lab.engines.in_place import TensorApplier
 from wsync_lab.engines.manifest import ExpectedWeights
 from wsync_lab.engines.plain_adapters import PlainAdapters
+from wsync_lab.lora.base import base_digest_of
 from wsync_lab.lora.worker import AdapterWorker
 from wsync_lab.protocol.endpoint import WorkerEndpoint
 from wsync_lab.protocol.receiver import Receiver
+from wsync_lab.weights import ModuleSource
 
 
 def applier_of(module: nn.Module) -> TensorApplier:
@@ -28,9 +30,9 @@ class PlainEngine(Engine):
         super().__init__()
         self._module = module.eval()
         self._applier = applier_of(module)
-        receiver = Receiver(self._applier)
-        self._endpoint = WorkerEndpoint(receiver)
-        self._adapters = PlainAdapters(module, receiver, self._applier.device)
+        self._receiver = Receiver(self._applier)
+        self._endpoint = WorkerEndpoint(self._receiver)
+        self._adapters = PlainAdapters(module, self._receiver, self._applier.device)
         self._adapter_worker = AdapterWorker(self._adapters)
 
     def describe(self) -> dict[str, Any]:
@@ -50,7 +52,13 @@ class PlainEngine(Engine):
         """See ``PlainAdapters.served``."""
         return self._adapters.served()
 
+    def _own_digest(self) -> str:
+        return base_digest_of(ModuleSource(self._module))
+
     def _workers(self, method: str, *args: Any) -> list[Any]:
+        if method == "adopt":
+            (self._receiver.base_digest,) = args
+            return [None]
         of_adapters = method.startswith("adapter_")
         worker: Any = self._adapter_worker if of_adapters else self._endpoint
         return [getattr(worker, method.removeprefix("adapter_"))(*args)]

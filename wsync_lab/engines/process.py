@@ -21,34 +21,15 @@ from wsync_lab import errors
 from wsync_lab.errors import PeerLost, WsyncError
 
 
-class ProcessEngine:
-    """``EngineClient`` for an engine that ``factory(*args)`` builds in a new process.
+class PipeClient:
+    """``EngineClient`` for an engine that process ``pid`` serves at the other end of ``pipe``."""
 
-    ``factory`` is importable by name; its value has the methods of ``engines.base.Engine``.
-    ``start_method`` is one of ``multiprocessing``'s.
-    """
-
-    def __init__(
-        self,
-        factory: Callable[..., Any],
-        *args: Any,
-        start_method: str = "forkserver",
-        start_timeout_s: float = 60.0,
-    ) -> None:
-        multiprocessing.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
-        context: Any = multiprocessing.get_context(start_method)
-        self._pipe, child = context.Pipe()
-        # A forked child would hold the owner's end too, and never see it close.
-        inherited = self._pipe if start_method == "fork" else None
-        self._process = context.Process(target=_run, args=(child, inherited, factory, args), daemon=True)
-        self._process.start()
-        self.pid: int = self._process.pid or 0
-        child.close()
+    def __init__(self, pipe: Connection, pid: int) -> None:
+        self._pipe, self.pid = pipe, pid
         self._calls: dict[int, Future[Any]] = {}
         self._ids = itertools.count()
         self._lock = threading.Lock()
         threading.Thread(target=self._read_replies, daemon=True).start()
-        self.call("ready", timeout_s=start_timeout_s)
 
     def submit(self, method: str, *args: Any) -> "Call":
         """Start ``method`` in the engine's process; see ``protocol.carrier.EngineClient``."""
@@ -65,6 +46,46 @@ class ProcessEngine:
     def call(self, method: str, *args: Any, timeout_s: float = 60.0) -> Any:
         """``submit`` and wait."""
         return self.submit(method, *args).result(timeout_s)
+
+    def _read_replies(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                identity, error, value = msgspec.msgpack.decode(self._pipe.recv_bytes())
+                future = self._calls.pop(identity)
+                future.set_exception(_exception(*error)) if error else future.set_result(value)
+        with self._lock:
+            self._lose_calls()
+
+    def _lose_calls(self) -> None:
+        while self._calls:
+            _, future = self._calls.popitem()
+            future.set_exception(PeerLost(f"the engine's process {self.pid} is gone"))
+
+
+class ProcessEngine(PipeClient):
+    """An engine that ``factory(*args)`` builds in a new process.
+
+    ``factory`` is importable by name; its value has the methods of ``engines.base.Engine``.
+    ``start_method`` is one of ``multiprocessing``'s.
+    """
+
+    def __init__(
+        self,
+        factory: Callable[..., Any],
+        *args: Any,
+        start_method: str = "forkserver",
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        multiprocessing.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
+        context: Any = multiprocessing.get_context(start_method)
+        pipe, child = context.Pipe()
+        # A forked child would hold the owner's end too, and never see it close.
+        inherited = pipe if start_method == "fork" else None
+        self._process = context.Process(target=_run, args=(child, inherited, factory, args), daemon=True)
+        self._process.start()
+        child.close()
+        super().__init__(pipe, self._process.pid or 0)
+        self.call("ready", timeout_s=start_timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
         """Kill, stop or continue the process, if it is still there."""
@@ -88,20 +109,6 @@ class ProcessEngine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read_replies(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                identity, error, value = msgspec.msgpack.decode(self._pipe.recv_bytes())
-                future = self._calls.pop(identity)
-                future.set_exception(_exception(*error)) if error else future.set_result(value)
-        with self._lock:
-            self._lose_calls()
-
-    def _lose_calls(self) -> None:
-        while self._calls:
-            _, future = self._calls.popitem()
-            future.set_exception(PeerLost(f"the engine's process {self.pid} is gone"))
-
 
 class Call:
     """A call under way; see ``protocol.carrier.Pending``."""
@@ -118,7 +125,11 @@ def _run(
 ) -> None:
     if inherited is not None:
         inherited.close()
-    engine = factory(*args)
+    serve(pipe, factory(*args))
+
+
+def serve(pipe: Connection, engine: Any) -> None:
+    """Run the calls that come through ``pipe`` on ``engine``, one after another, to its end."""
     with contextlib.suppress(EOFError, OSError):
         while request := pipe.recv_bytes():
             identity, method, arguments = msgspec.msgpack.decode(request)

@@ -15,11 +15,12 @@ from wsync_lab.experiment import task
 from wsync_lab.experiment.client import RayEngineClient
 from wsync_lab.experiment.config import ExperimentConfig
 from wsync_lab.experiment.grpo import group_advantages, grpo_loss, k3
-from wsync_lab.experiment.policy import build_policy, completion_logprobs, shard_policy
+from wsync_lab.experiment.policies import FullPolicy, LoraPolicy
+from wsync_lab.experiment.policy import build_policy, completion_logprobs
+from wsync_lab.lora.sync import AdapterSync
 from wsync_lab.protocol.job import JobSync
 from wsync_lab.protocol.phases import SyncReport
 from wsync_lab.protocol.sync import WeightSync
-from wsync_lab.weights import ModuleSource
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Rollout:
     Attributes:
         tokens: (samples, prompt + completion) token ids.
         engine_logprobs: (samples, completion), under the engine's weights.
-        weight_version: the version that sampled them.
+        weight_version: the version that sampled them: the weights', or the adapter's update_id.
     """
 
     tokens: torch.Tensor
@@ -62,6 +63,10 @@ class EngineActor:
         logprobs = torch.tensor([each.logprobs for each in completions])
         return Rollout(torch.tensor(tokens), logprobs, _version(completions))
 
+    def adopt(self) -> str:
+        """Serve the initial policy, which the engine loaded itself; see ``Engine.adopt``."""
+        return self._engine.adopt()
+
 
 class TrainerActor:
     """One trainer rank: a shard of the policy, its optimiser, and the sync to its engine."""
@@ -69,7 +74,7 @@ class TrainerActor:
     def __init__(self, config: ExperimentConfig, rank: int) -> None:
         self._config, self._rank = config, rank
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._sync: WeightSync | None = None
+        self._sync: WeightSync | AdapterSync | None = None
 
     def free_port(self) -> int:
         """A port for the trainers' rendezvous, on this actor's host."""
@@ -88,22 +93,15 @@ class TrainerActor:
 
     def reset(self) -> None:
         """Start again from the initial policy."""
-        self._policy = shard_policy(build_policy(self._config).to(self._device), self._mesh)
-        self._optimizer = torch.optim.Adam(self._policy.parameters(), lr=self._config.learning_rate)
+        kind = LoraPolicy if self._config.lora_rank else FullPolicy
+        self._policy = kind(self._config, self._mesh, self._device)
+        trained = [each for each in self._policy.module.parameters() if each.requires_grad]
+        self._optimizer = torch.optim.Adam(trained, lr=self._config.learning_rate)
 
     def connect(self, engine: Any, transport: str) -> dict[str, Any]:
         """Open ``transport`` to the engine actor; returns what a record says of it."""
-        source, client = ModuleSource(self._policy), RayEngineClient(engine)
-        config = self._config.sync_config(transport)
-        self._sync = WeightSync.connect(source, client, config, self._rank, self._device)
-        plan = self._sync.plan
-        return {
-            "slot_memory": self._sync.slot_memory,
-            "collective": self._sync.collective,
-            "payload_bytes": plan.payload_bytes,
-            "num_tensors": len(plan.tensors),
-            "num_buckets": len(plan.buckets),
-        }
+        self._sync, described = self._policy.connect(RayEngineClient(engine), transport, self._rank)
+        return described
 
     def disconnect(self) -> None:
         if self._sync is not None:
@@ -114,7 +112,7 @@ class TrainerActor:
         """One optimiser step; gap and KL are of the weights before it."""
         self._optimizer.zero_grad()
         tokens = rollout.tokens.to(self._device)
-        logprobs = completion_logprobs(self._policy, tokens, self._config.prompt_tokens)
+        logprobs = completion_logprobs(self._policy.module, tokens, self._config.prompt_tokens)
         advantages = group_advantages(rewards.view(-1, self._config.samples_per_prompt)).flatten()
         engine, frozen = rollout.engine_logprobs.to(logprobs), reference.to(logprobs)
         settings = self._config.clip, self._config.kl_coefficient
@@ -164,9 +162,17 @@ def _open_engine(config: ExperimentConfig, folder: Path) -> Engine:
     from wsync_lab.engines.vllm.engine import VllmEngine, VllmOptions
 
     length = config.prompt_tokens + config.max_tokens
-    return VllmEngine(VllmOptions(folder, config.dtype, max_model_len=max(64, length), seed=config.seed))
+    options = VllmOptions(
+        folder,
+        config.dtype,
+        load_format="auto" if config.lora_rank else "dummy",
+        max_model_len=max(64, length),
+        seed=config.seed,
+        max_lora_rank=config.lora_rank,
+    )
+    return VllmEngine(options)
 
 
 def _version(completions: list[Completion]) -> int:
-    (version,) = {each.weight_version for each in completions}
+    (version,) = {each.update_id or each.weight_version for each in completions}
     return version

@@ -32,6 +32,9 @@ class ExperimentConfig:
         prompts_per_step: prompts of one step, over all pairs; a multiple of ``num_pairs``.
         samples_per_prompt: size of a GRPO group, two at least.
         kl_coefficient: weight of the k3 KL to the reference policy in the loss.
+        lora_rank: above 0, an adapter of that rank is trained and sent, and the base is frozen;
+            vLLM takes 8, 16, 32 and more.
+        lora_alpha, lora_targets: see ``lora.config.AdapterConfig``.
         skip_sync_at: steps whose weight update is left out on purpose, to see the gap it makes.
 
     Raises:
@@ -60,6 +63,17 @@ class ExperimentConfig:
     clip: float = 0.2
     kl_coefficient: float = 0.001
     skip_sync_at: tuple[int, ...] = ()
+    lora_rank: int = 0
+    lora_alpha: float = 16.0
+    lora_targets: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
 
     def __post_init__(self) -> None:
         for transport in self.transports:
@@ -82,6 +96,10 @@ class ExperimentConfig:
             raise ConfigError(f"dtype is {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
         if self.hidden_size % HIDDEN_SIZE_UNIT:
             raise ConfigError(f"hidden_size is {self.hidden_size}: give a multiple of {HIDDEN_SIZE_UNIT}")
+        if self.lora_rank < 0 or (self.lora_rank and not (self.lora_targets and self.lora_alpha > 0)):
+            raise ConfigError(
+                f"lora_rank is {self.lora_rank}: give 0, or a rank, targets and an alpha above 0"
+            )
         if self.samples_per_prompt < 2:
             raise ConfigError("samples_per_prompt is 1: a group needs 2 or more to be normalised")
         if self.prompts_per_step % self.num_pairs:

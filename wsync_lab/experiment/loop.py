@@ -8,6 +8,7 @@ from wsync_lab.experiment.actors import Rollout, TrainResult
 from wsync_lab.experiment.cluster import Cluster, gather
 from wsync_lab.experiment.config import ExperimentConfig
 from wsync_lab.experiment.task import make_prompts
+from wsync_lab.lora.manifest import next_update_id
 from wsync_lab.protocol.phases import SYNC_PHASES, SyncReport
 from wsync_lab.timing import PhaseTimer
 
@@ -23,7 +24,8 @@ class StepLoop:
 
     def sync(self) -> SyncReport:
         """Update every engine; the report of the slowest pair."""
-        version = self.version + 1
+        adapters = self._config.lora_rank > 0
+        version = next_update_id(self.version) if adapters else self.version + 1
         reports: list[SyncReport] = gather([t.sync.remote(version) for t in self._cluster.trainers])
         self.version = version
         return max(reports, key=lambda report: report.sync_time_s)

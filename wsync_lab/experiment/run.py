@@ -32,13 +32,15 @@ def run_experiment(
         ConfigError: Ray, or vLLM where asked for, is not installed.
     """
     _check_installed(config)
-    from wsync_lab.experiment.cluster import running_cluster
+    from wsync_lab.experiment.cluster import gather, running_cluster
 
     say = progress or (lambda text: None)
     placement = Placement(config.num_pairs, torch.cuda.device_count())
     say(f"starting {config.num_pairs} engines ({config.engine}) and as many trainer ranks")
     start_s = time.perf_counter()
     with running_cluster(config, placement) as cluster:
+        if config.lora_rank:
+            gather([engine.adopt.remote() for engine in cluster.engines])
         run = _Run(config, placement, cluster, say, time.perf_counter() - start_s)
         return [run.measure(transport, records_path) for transport in config.transports]
 

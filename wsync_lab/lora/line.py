@@ -35,7 +35,7 @@ class Line:
     """A carrier and the slots behind it. Over RPC it speaks to all workers of an engine at once."""
 
     def __init__(self, carrier: Carrier, writer: SlotWriter, config: SyncConfig) -> None:
-        self.carrier, self._writer, self._config = carrier, writer, config
+        self.carrier, self.writer, self._config = carrier, writer, config
         self._update_id = 0
         self._ended = True
 
@@ -43,7 +43,7 @@ class Line:
         """Take the answer to the offer, and meet the worker's end of the transport."""
         if self._expect(Accepted).plan_digest != capacity.digest:
             raise ProtocolError("the worker accepted other slots than were offered")
-        self._writer.join(self._config.deadline_s, self.carrier.check_peer)
+        self.writer.join(self._config.deadline_s, self.carrier.check_peer)
 
     def begin(self, manifest: AdapterManifest, plan: Plan) -> None:
         self._update_id, self._ended = manifest.update_id, False
@@ -51,7 +51,7 @@ class Line:
 
     def started(self) -> None:
         self._expect(Started)
-        self._writer.join(self._config.deadline_s, self.carrier.check_peer)
+        self.writer.join(self._config.deadline_s, self.carrier.check_peer)
 
     def stream(self, plan: Plan, tensors: Mapping[str, torch.Tensor], clock: SyncClock) -> None:
         """Fill and hand over one slot after another, as the worker frees them."""
@@ -60,9 +60,9 @@ class Line:
         for index, bucket in enumerate(plan.buckets):
             if index >= num_slots:
                 self._expect(SlotFree)
-            packer.fill(index, self._writer.slot(index % num_slots))
+            packer.fill(index, self.writer.slot(index % num_slots))
             with clock.phase("pack"):
-                payload = self._writer.publish(index % num_slots, bucket.num_bytes)
+                payload = self.writer.publish(index % num_slots, bucket.num_bytes)
             self.carrier.post(AdapterBucket(self._update_id, index, index % num_slots), payload)
         for _ in range(min(num_slots, len(plan.buckets))):
             self._expect(SlotFree)
@@ -86,18 +86,18 @@ class Line:
             self.carrier.post(Abort(update_id, reason))
             while not isinstance(self.carrier.receive(), Done | Failed):
                 pass
-        self._writer.reset()
+        self.writer.reset()
 
     def close(self) -> None:
         self.carrier.close()
-        self._writer.close()
+        self.writer.close()
 
     def _expect(self, kind: type[Reply]) -> Reply:
         reply = self.carrier.receive()
         if isinstance(reply, Failed):
             # A worker behind a channel has left the update with this. Behind an RPC there may be
             # others that have not.
-            self._ended = not self._writer.one_rpc_per_bucket
+            self._ended = not self.writer.one_rpc_per_bucket
             raise UpdateRejected(reply.reason)
         if not isinstance(reply, kind):
             raise ProtocolError(f"{type(reply).__name__} instead of {kind.__name__}")

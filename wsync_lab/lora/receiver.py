@@ -82,9 +82,10 @@ class AdapterReceiver:
         try:
             return self._dispatch(message, payload, fds)
         except _Stale as error:
-            return Failed(str(error))
+            return self._refuse(str(error))
         except Exception as error:  # the engine's own exceptions are of any type
-            return self.fail(f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
+            return self._refuse(reason) if self._update is None else self.fail(reason)
 
     def fail(self, reason: str) -> Failed:
         """Drop the update under way, if any, because of ``reason``."""
@@ -200,6 +201,12 @@ class AdapterReceiver:
         if self._update is not None and self._update.manifest.update_id == abort.weight_version:
             self.fail(f"aborted by the trainer: {abort.reason}")
         return Done(abort.weight_version, committed=False)
+
+    def _refuse(self, reason: str) -> Failed:
+        """The trainer gives up what it wanted to begin, and its end of the slots starts afresh."""
+        if self._update is None and self._reader is not None:
+            self._reader.reset()
+        return Failed(reason)
 
     def _current(self, update_id: int) -> "_Update":
         """The update under way, if the message is about it."""

@@ -93,6 +93,15 @@ class AdapterSync:
         lines = _connect(engine, config, num_workers, where)
         return cls(source, lines, config, rank)
 
+    @property
+    def slot_memory(self) -> str:
+        """What carries the bytes, as records name it."""
+        return self._lines[0].writer.slot_memory
+
+    @property
+    def collective(self) -> str | None:
+        return self._lines[0].writer.collective
+
     def update(self, update_id: int | None = None) -> SyncReport:
         """``prepare`` and ``commit`` for a job of one engine, under a new id unless one is given."""
         self.prepare(next_update_id(self._update_id) if update_id is None else update_id)

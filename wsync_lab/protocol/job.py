@@ -1,13 +1,23 @@
 """The update of a whole job: committed on the engine of every colocated pair, or on none."""
 
 from datetime import timedelta
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
 from wsync_lab.errors import UpdateRejected
 from wsync_lab.protocol.phases import SyncReport
-from wsync_lab.protocol.sync import WeightSync
+
+
+class PairSync(Protocol):
+    """One pair's update: ``protocol.sync.WeightSync``, or ``lora.sync.AdapterSync``."""
+
+    def prepare(self, version: int, /) -> None: ...
+
+    def commit(self) -> SyncReport: ...
+
+    def abort(self, reason: str) -> None: ...
 
 
 class JobSync:
@@ -27,7 +37,7 @@ class JobSync:
     """
 
     def __init__(
-        self, sync: WeightSync, group: dist.ProcessGroup | None = None, deadline_s: float = 60.0
+        self, sync: PairSync, group: dist.ProcessGroup | None = None, deadline_s: float = 60.0
     ) -> None:
         self._sync, self._group, self._deadline_s = sync, group, deadline_s
 

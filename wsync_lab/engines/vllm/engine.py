@@ -87,22 +87,6 @@ class VllmEngine(Engine):
             raise ConfigError("full weights go to engines of one worker: set tensor_parallel to 1")
         super().attach(address)
 
-    def adopt_checkpoint(self) -> str:
-        """Serve the weights that the engine loaded from its folder, as version 0.
-
-        Returns:
-            their ``lora.base.base_digest``.
-
-        Raises:
-            ConfigError: the engine was started with ``dummy`` weights, or holds an update's.
-        """
-        if self._options.load_format != "auto":
-            raise ConfigError("the engine's weights are dummies: start it with load_format='auto'")
-        digest = checkpoint_digest(Path(self._options.model))
-        self.gate.adopt()
-        self._workers("adopt", digest)
-        return digest
-
     def describe(self) -> dict[str, Any]:
         description: dict[str, Any] = self._worker("describe")
         return {"engine": "vllm", "engine_version": self._version} | description
@@ -125,6 +109,11 @@ class VllmEngine(Engine):
             if kind:
                 raise _error(kind, value)
         return [value for _, value in answers]
+
+    def _own_digest(self) -> str:
+        if self._options.load_format != "auto":
+            raise ConfigError("the engine's weights are dummies: start it with load_format='auto'")
+        return checkpoint_digest(Path(self._options.model))
 
     def _reset_prefix_cache(self) -> bool:
         return bool(self.llm.reset_prefix_cache())

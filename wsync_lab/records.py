@@ -86,6 +86,34 @@ class SyncRecord(Envelope):
     num_mismatched: int | None
 
 
+class FaultOutcome(msgspec.Struct):
+    """One fault that was injected into an adapter update.
+
+    Attributes:
+        message: the type of the message that it met, the ``at``-th in its ``direction``.
+        error: what the trainer was told; empty if the update succeeded all the same.
+        served: what the engine answered afterwards: ``old`` or ``new``, each wholly; ``restarted``
+            where its process was killed; anything else is a failure.
+        next_update: whether the next update was served.
+        seconds: until the trainer knew.
+    """
+
+    fault: str
+    direction: str
+    at: int
+    message: str
+    error: str
+    served: Literal["old", "new", "restarted", "mixture"]
+    next_update: bool
+    seconds: float
+
+
+class FaultRecord(Envelope):
+    """Every fault at every message, for one transport and engine."""
+
+    faults: list[FaultOutcome]
+
+
 def new_run_id(now: datetime | None = None) -> str:
     """``20261201T081500-ab12``: the time in UTC and two random bytes."""
     return f"{now or datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
@@ -159,7 +187,7 @@ def validate(record: Record) -> None:
 
 def _schema(record: object) -> type[Envelope]:
     kind = record.get("kind") if isinstance(record, dict) else None
-    schemas: dict[str, type[Envelope]] = {"step": StepRecord, "sync": SyncRecord}
+    schemas: dict[str, type[Envelope]] = {"step": StepRecord, "sync": SyncRecord, "fault": FaultRecord}
     return schemas.get(str(kind), Envelope)
 
 

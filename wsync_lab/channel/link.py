@@ -35,13 +35,16 @@ class Link:
             PeerLost: the peer closed its end or died.
             DeadlineExceeded: the peer did not read for ``deadline_s`` seconds.
         """
-        body = encode(message)
+        self.send_body(encode(message), fds, deadline_s=deadline_s)
+
+    def send_body(self, body: bytes, fds: Sequence[int] = (), *, deadline_s: float) -> None:
+        """``send``, of a message that is encoded."""
         try:
             self._socket.settimeout(deadline_s)
             socket.send_fds(self._socket, [_HEADER.pack(len(body), len(fds))], list(fds))
             self._socket.sendall(body)
         except TimeoutError:
-            raise self._late(f"sending {type(message).__name__}", deadline_s) from None
+            raise self._late(f"sending {len(body)} bytes", deadline_s) from None
         except OSError as error:
             raise self._lost(error) from None
 

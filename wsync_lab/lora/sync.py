@@ -60,10 +60,11 @@ class AdapterSync:
         self, source: Callable[[], Adapter], lines: Sequence[Line], config: SyncConfig, rank: int
     ) -> None:
         """Use ``connect``."""
-        self._source, self._lines, self._config, self._rank = source, lines, config, rank
+        self.lines = lines
+        self._source, self._config, self._rank = source, config, rank
         self._clock, self._apply_s = SyncClock(), 0.0
         self._update_id = self._payload_bytes = 0
-        self._closed = False
+        self.closed = False
 
     @classmethod
     def connect(
@@ -96,11 +97,11 @@ class AdapterSync:
     @property
     def slot_memory(self) -> str:
         """What carries the bytes, as records name it."""
-        return self._lines[0].writer.slot_memory
+        return self.lines[0].writer.slot_memory
 
     @property
     def collective(self) -> str | None:
-        return self._lines[0].writer.collective
+        return self.lines[0].writer.collective
 
     def update(self, update_id: int | None = None) -> SyncReport:
         """``prepare`` and ``commit`` for a job of one engine, under a new id unless one is given."""
@@ -115,7 +116,7 @@ class AdapterSync:
                 worker serves what it served.
             PeerLost, DeadlineExceeded: a worker is lost; this connection is closed.
         """
-        if self._closed:
+        if self.closed:
             raise PeerLost(f"rank {self._rank}: this connection is closed: connect again")
         self._clock, self._update_id, self._apply_s = SyncClock(), update_id, 0.0
         with self._clock.phase("gather"):
@@ -127,14 +128,14 @@ class AdapterSync:
         self._payload_bytes = manifest.payload_bytes
         plan = build_plan(manifest.tensors, {}, self._config.slot_bytes)
         with self._ending_on_error(), half_of_the_cores():
-            self._lines[0].carrier.start()  # one RPC lets every worker in
-            for line in self._lines:  # every worker is waiting for its own
+            self.lines[0].carrier.start()  # one RPC lets every worker in
+            for line in self.lines:  # every worker is waiting for its own
                 line.begin(manifest, plan)
-            for line in self._lines:
+            for line in self.lines:
                 line.started()
-            for line in self._lines:
+            for line in self.lines:
                 line.stream(plan, adapter.tensors, self._clock)
-            self._apply_s = max([line.seal() for line in self._lines])
+            self._apply_s = max([line.seal() for line in self.lines])
             self._clock.prepared()
 
     def commit(self) -> SyncReport:
@@ -144,10 +145,10 @@ class AdapterSync:
             UpdateRejected, PeerLost, DeadlineExceeded: as in ``prepare``.
         """
         with self._ending_on_error():
-            for line in self._lines:
+            for line in self.lines:
                 line.commit()
             self._clock.committed()
-            outcome = self._lines[0].carrier.finish()
+            outcome = self.lines[0].carrier.finish()
         if not outcome["committed"]:
             raise UpdateRejected(outcome["reason"])
         return self._report(outcome)
@@ -155,17 +156,17 @@ class AdapterSync:
     def abort(self, reason: str) -> None:
         """Give up an update that this rank prepared, because another rank failed."""
         try:
-            for line in self._lines:
+            for line in self.lines:
                 line.abort(self._update_id, reason)
-            self._lines[0].carrier.finish()
+            self.lines[0].carrier.finish()
         except WsyncError:
             self.close()
             raise
 
     def close(self) -> None:
         """Free the slots and the channels. The engine serves what it committed."""
-        self._closed = True
-        for line in self._lines:
+        self.closed = True
+        for line in self.lines:
             line.close()
 
     @contextmanager

@@ -44,9 +44,13 @@ class Carrier(ABC):
     def start(self) -> None:
         """Let the engine enter an update."""
 
-    @abstractmethod
     def post(self, message: Message, payload: bytes | None = None) -> None:
         """Send without waiting for the reply."""
+        self.post_body(encode(message), payload)
+
+    @abstractmethod
+    def post_body(self, body: bytes, payload: bytes | None = None) -> None:
+        """``post``, of a message that is encoded."""
 
     @abstractmethod
     def receive(self) -> Message:
@@ -92,8 +96,8 @@ class ChannelCarrier(Carrier):
     def start(self) -> None:
         self._serving = self._submit("serve")
 
-    def post(self, message: Message, payload: bytes | None = None) -> None:
-        self._link.send(message, deadline_s=self._deadline_s)
+    def post_body(self, body: bytes, payload: bytes | None = None) -> None:
+        self._link.send_body(body, deadline_s=self._deadline_s)
 
     def receive(self) -> Message:
         message, _ = self._link.receive(deadline_s=self._deadline_s)
@@ -123,8 +127,8 @@ class RpcCarrier(Carrier):
     def start(self) -> None:
         self._replies.clear()
 
-    def post(self, message: Message, payload: bytes | None = None) -> None:
-        self._replies.append(self._submit("handle", encode(message), payload))
+    def post_body(self, body: bytes, payload: bytes | None = None) -> None:
+        self._replies.append(self._submit("handle", body, payload))
 
     def receive(self) -> Message:
         return decode(self._result(self._replies.popleft()))

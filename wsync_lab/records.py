@@ -187,7 +187,12 @@ def validate(record: Record) -> None:
 
 def _schema(record: object) -> type[Envelope]:
     kind = record.get("kind") if isinstance(record, dict) else None
-    schemas: dict[str, type[Envelope]] = {"step": StepRecord, "sync": SyncRecord, "fault": FaultRecord}
+    schemas: dict[str, type[Envelope]] = {
+        "step": StepRecord,
+        "sync": SyncRecord,
+        "lora": SyncRecord,
+        "fault": FaultRecord,
+    }
     return schemas.get(str(kind), Envelope)
 
 

@@ -54,7 +54,7 @@ class FaultConfig:
     engine: str = "torch"
     every_message: bool = True
     deadline_s: float = 1.0
-    slot_bytes: int = 32 << 10
+    slot_bytes: int = 12 << 10
 
 
 def run_faults(config: FaultConfig, path: Path, progress: Callable[[str], None]) -> records.Record:
@@ -72,7 +72,7 @@ def run_faults(config: FaultConfig, path: Path, progress: Callable[[str], None])
     with _Run(config) as run:
         for fault in faults(run.num_messages, every_message=config.every_message):
             record["faults"].append(run.inject(fault))
-            progress(f"{config.transport}: {record['faults'][-1]}")
+            progress(_line(config.transport, record["faults"][-1]))
     wrong = [each for each in record["faults"] if each["served"] == "mixture" or not each["next_update"]]
     if wrong:
         record |= {"status": "failed", "error": f"{len(wrong)} faults left neither adapter, first {wrong[0]}"}
@@ -86,6 +86,8 @@ def faults(num_messages: int, *, every_message: bool) -> Iterator[Fault]:
     for at in places:
         for kind in _REQUEST_KINDS:
             yield Fault(kind, "request", at, bit=97 * at + 5)
+        if 0 < at < num_messages - 2:  # a bucket
+            yield Fault("corrupt_payload", "request", at)
         for kind in _REPLY_KINDS:
             yield Fault(kind, "reply", at, bit=31 * at + 3)
 
@@ -134,7 +136,7 @@ class _Run:
         sync = self._connect(_NEW)
         line = sync.lines[0]
         healthy = line.carrier
-        line.carrier = FaultyCarrier(healthy, fault, lambda: self._engine.signal(signal.SIGKILL))
+        line.carrier = FaultyCarrier(line, fault, lambda: self._engine.signal(signal.SIGKILL))
         try:
             sync.update()
         except WsyncError as error:
@@ -189,6 +191,14 @@ class _Run:
         return [first, *[each] * self._num_buckets, *last][fault.at]
 
 
+def _line(transport: str, outcome: dict[str, Any]) -> str:
+    told = outcome["error"].partition(":")[0] or "nothing"
+    return (
+        f"{transport}: {outcome['fault']} at {outcome['message']} {outcome['at']}: the trainer was told "
+        f"{told} after {outcome['seconds']:.2f} s, the engine serves {outcome['served']}"
+    )
+
+
 class _Proxy:
     """An engine's methods for another process, which may be killed while it calls them."""
 
@@ -202,7 +212,7 @@ class _Proxy:
 def _trainer_main(pipe: Connection, engine_pid: int, fault: Fault, config: FaultConfig) -> None:
     sync = _connected(PipeClient(pipe, engine_pid), tiny_adapter(_NEW), config)
     for line in sync.lines:
-        line.carrier = FaultyCarrier(line.carrier, fault, kill_worker=lambda: None)
+        line.carrier = FaultyCarrier(line, fault, kill_worker=lambda: None)
     sync.update()
 
 

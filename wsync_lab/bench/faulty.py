@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wsync_lab.channel.messages import Message, decode, encode
+from wsync_lab.channel.messages import AdapterBucket, Message, decode, encode
+from wsync_lab.lora.line import Line
 from wsync_lab.protocol.carrier import Carrier
 
-Kind = Literal["drop", "duplicate", "reorder", "truncate", "corrupt", "kill_trainer", "kill_worker"]
+Kind = Literal[
+    "drop", "duplicate", "reorder", "truncate", "corrupt", "corrupt_payload", "kill_trainer", "kill_worker"
+]
 Direction = Literal["request", "reply"]
 
 
@@ -17,7 +20,8 @@ Direction = Literal["request", "reply"]
 class Fault:
     """What goes wrong with the ``at``-th message of an update in one direction, from 0.
 
-    ``bit`` says which bit of the message ``corrupt`` flips, counted round its length.
+    ``bit`` says which bit of the message ``corrupt`` flips, counted round its length;
+    ``corrupt_payload`` flips one in the slot, or in what travels beside the message.
     """
 
     kind: Kind
@@ -27,10 +31,11 @@ class Fault:
 
 
 class FaultyCarrier(Carrier):
-    """``inner``, with ``fault``; ``kill_worker`` ends the engine's process."""
+    """The carrier of a line, with ``fault``; ``kill_worker`` ends the engine's process."""
 
-    def __init__(self, inner: Carrier, fault: Fault, kill_worker: Callable[[], None]) -> None:
-        self._inner, self._fault, self._kill_worker = inner, fault, kill_worker
+    def __init__(self, line: Line, fault: Fault, kill_worker: Callable[[], None]) -> None:
+        self._inner, self._writer = line.carrier, line.writer
+        self._fault, self._kill_worker = fault, kill_worker
         self._posted = self._received = 0
         self._late: tuple[bytes, bytes | None] | None = None
         self._again: Message | None = None
@@ -75,6 +80,8 @@ class FaultyCarrier(Carrier):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind == "kill_worker":
             self._kill_worker()
+        if kind == "corrupt_payload":
+            payload = self._corrupt_payload(decode(body), payload)
         if kind == "reorder":
             self._late = body, payload
         elif kind != "drop":
@@ -91,6 +98,13 @@ class FaultyCarrier(Carrier):
         if kind == "reorder":
             self._again, message = message, self._inner.receive()
         return decode(self._changed(encode(message)))
+
+    def _corrupt_payload(self, message: Message, payload: bytes | None) -> bytes | None:
+        assert isinstance(message, AdapterBucket)
+        if payload is None:
+            self._writer.slot(message.slot)[9] ^= 1
+            return None
+        return payload[:-9] + bytes([payload[-9] ^ 1]) + payload[-8:]
 
     def _changed(self, body: bytes) -> bytes:
         if self._fault.kind == "truncate":

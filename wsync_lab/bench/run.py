@@ -15,6 +15,7 @@ from wsync_lab.bench import ceilings, payloads
 from wsync_lab.bench.config import BenchConfig
 from wsync_lab.bench.consumer import TensorEngine
 from wsync_lab.bench.memory import Peak
+from wsync_lab.bench.samples import samples
 from wsync_lab.bench.vllm_consumer import VllmTarget
 from wsync_lab.digest import tensor_digest
 from wsync_lab.engines.process import ProcessEngine
@@ -84,7 +85,7 @@ class _Run:
         record["init_time_s"] = time.perf_counter() - start_s
         reports = self._updates(sync, engine, transport)
         record["config"] |= _described(sync, engine.call("describe"))
-        record |= _samples(reports[self._config.warmups :])
+        record |= samples(reports[self._config.warmups :])
         record["peak_extra_bytes"] = {"trainer": peak.extra(), "worker": engine.call("memory")[1]}
         record["num_mismatched"] = self._num_mismatched(engine)
         sync.close()
@@ -165,13 +166,4 @@ def _described(sync: WeightSync, engine: dict[str, Any]) -> dict[str, Any]:
         "num_buckets": len(plan.buckets),
         "num_rpcs": len(plan.buckets) + 4 if sync.one_rpc_per_bucket else 1,
         "num_handles": sync.num_handles,
-    }
-
-
-def _samples(reports: list[SyncReport]) -> dict[str, Any]:
-    return {
-        "sync_times_s": [report.sync_time_s for report in reports],
-        "phase_times_s": {name: [report.phase_times_s[name] for report in reports] for name in SYNC_PHASES},
-        "pause_s": [report.pause_s for report in reports],
-        "resume_s": [report.resume_s for report in reports],
     }

@@ -11,12 +11,12 @@ from wsync_lab.tables.markdown import inline_code
 
 
 def summary(records: Sequence[Record]) -> pd.DataFrame:
-    """One row a ``sync`` record, failed ones included; times are medians of its updates.
+    """One row a ``sync`` or ``lora`` record, failed ones included; times are medians of its updates.
 
     ``vs_limit`` is the time over ``limit_s``; ``vs_cpu`` how many times as fast as ``cpu`` of
     the same run and payload, where that was measured.
     """
-    rows = [_row(record) for record in records if record["kind"] == "sync"]
+    rows = [_row(record) for record in records if record["kind"] in {"sync", "lora"}]
     table = pd.DataFrame(rows)
     if table.empty:
         return table
@@ -45,7 +45,7 @@ def _row(record: Record) -> dict[str, object]:
         "transport_key": config["transport"],
         "run_id": record["run_id"],
         "model": config["model"],
-        "engine": config["engine"],
+        "engine": config.get("engine", ""),
         "status": "ok" if record["error"] is None else f"failed: {inline_code(record['error'])}",
         "payload_bytes": payload_bytes,
         "num_tensors": config.get("num_tensors", float("nan")),

@@ -131,6 +131,8 @@ class RpcCarrier(Carrier):
         self._replies.append(self._submit("handle", body, payload))
 
     def receive(self) -> Message:
+        if not self._replies:
+            raise ProtocolError("no call is under way whose reply could come")
         return decode(self._result(self._replies.popleft()))
 
     def finish(self) -> dict[str, Any]:

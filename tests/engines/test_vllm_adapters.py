@@ -17,6 +17,7 @@ from wsync_lab.errors import ConfigError, EngineFenced, UpdateRejected
 from wsync_lab.lora.base import base_digest_of
 from wsync_lab.lora.config import AdapterConfig
 from wsync_lab.lora.sync import Adapter, AdapterSync
+from wsync_lab.protocol.sync import WeightSync
 from wsync_lab.weights import ModuleSource
 
 pytestmark = pytest.mark.vllm
@@ -174,7 +175,7 @@ def test_what_vllm_could_not_serve_is_refused_before_it_is_touched(setup: Setup)
     trainer.sync.close()
 
 
-def test_an_engine_of_dummy_weights_has_no_base_for_an_adapter(setup: Setup) -> None:
+def test_an_engine_of_dummy_weights_has_no_base_for_an_adapter_until_one_is_sent(setup: Setup) -> None:
     """Last in this module: it starts another engine."""
     setup.host.call("start", setup.model | {"max_lora_rank": 16}, timeout_s=110)
     with pytest.raises(ConfigError, match="load_format='auto'"):
@@ -184,6 +185,13 @@ def test_an_engine_of_dummy_weights_has_no_base_for_an_adapter(setup: Setup) -> 
         trainer.send(setup.adapters[0])
     with pytest.raises(EngineFenced, match="no weights were committed yet"):
         setup.tokens()
+    config = SyncConfig("pinned", 20_000, verify="digest")
+    base = WeightSync.connect(ModuleSource(base_model()), setup.host, config)
+    base.update(1)
+    assert setup.tokens() == (0, setup.base_tokens)
+    update_id = trainer.send(setup.adapters[0])
+    assert setup.tokens() == (update_id, setup.fresh[0])
+    base.close()
     trainer.sync.close()
     setup.host.call("start", setup.model, timeout_s=110)
     with pytest.raises(ConfigError, match="started without LoRA"):

@@ -26,6 +26,11 @@ from wsync_lab.experiment.task import make_prompts, reward
         ({"dtype": "float8"}, "choose one of float32, bfloat16"),
         ({"verify": "maybe"}, "verify"),
         ({"samples_per_prompt": 1}, "samples_per_prompt is 1"),
+        ({"lora_rank": -1}, "lora_rank is -1"),
+        ({"lora_rank": 8, "lora_targets": ()}, "lora_rank is 8"),
+        ({"megatron_tp": 2, "megatron_pp": 2}, "give all three"),
+        ({"megatron_tp": 2, "lora_rank": 8}, "give all three"),
+        ({"megatron_tp": 3, "megatron_pp": 1, "lora_rank": 8}, "give a multiple of num_pairs, 2"),
         ({"prompts_per_step": 7}, "give a multiple of num_pairs, 2"),
     ],
 )
@@ -40,6 +45,12 @@ def test_the_placement_of_the_issue() -> None:
     assert not placement.emulated
     assert [bundle["GPU"] for bundle in placement.bundles()] == [1.0, 1.0, 1.0]
     assert placement.actor_options()["num_gpus"] == 0.5
+
+
+def test_more_trainer_ranks_than_pairs_share_the_slots() -> None:
+    placement = Placement(num_pairs=2, num_gpus=3, trainers_per_pair=2)
+    assert placement.roles[1] == ["trainer:2", "trainer:3", "engine:1"]
+    assert placement.actor_options()["num_gpus"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("num_gpus", [0, 2])

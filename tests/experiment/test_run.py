@@ -59,6 +59,37 @@ def test_a_transport_that_fails_is_a_record_and_the_next_one_runs(tmp_path: Path
     assert len(done["steps"]) == 1
 
 
+LORA = {**SMALL, "learning_rate": 0.02, "lora_rank": 8}
+MEGATRON = {**LORA, "megatron_tp": 2, "megatron_pp": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("settings", [LORA, MEGATRON], ids=["fsdp2", "megatron-2x2"])
+def test_an_adapter_alone_is_trained_sent_and_followed(tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = ExperimentConfig(("pinned",), num_steps=5, engine="plain", skip_sync_at=(3,), **settings)
+    (record,) = run(tmp_path, config)
+    assert record["status"] == "ok", record["error"]
+    assert record["config"]["num_tensors"] == 2 * 2 * 7
+    assert record["config"]["payload_bytes"] < 200_000
+    fresh, after_skipped = gaps(record)[1:3] + gaps(record)[4:], gaps(record)[3]
+    assert max(fresh) < ROUNDING_NATS
+    assert after_skipped > 10 * max(fresh)
+    sent = [step["weight_version"] for step in record["steps"]]
+    assert sent[0] < sent[1] == sent[2] < sent[3] < sent[4]
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_40_steps_with_vllm_and_an_adapter_sharded_as_megatron_does(tmp_path: Path) -> None:
+    (record,) = run(tmp_path, ExperimentConfig(("pinned",), num_steps=40, **MEGATRON))
+    assert record["status"] == "ok", record["error"]
+    rewards = [step["reward_mean"] for step in record["steps"]]
+    assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:5]) + 0.2
+    assert max(gaps(record)) < ROUNDING_NATS
+
+
 @pytest.mark.vllm
 @pytest.mark.slow
 @pytest.mark.timeout(600)

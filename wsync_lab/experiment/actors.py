@@ -15,12 +15,11 @@ from wsync_lab.experiment import task
 from wsync_lab.experiment.client import RayEngineClient
 from wsync_lab.experiment.config import ExperimentConfig
 from wsync_lab.experiment.grpo import group_advantages, grpo_loss, k3
-from wsync_lab.experiment.policies import FullPolicy, LoraPolicy
+from wsync_lab.experiment.megatron import MegatronPolicy
+from wsync_lab.experiment.policies import FullPolicy, LoraPolicy, Policy
 from wsync_lab.experiment.policy import build_policy, completion_logprobs
-from wsync_lab.lora.sync import AdapterSync
-from wsync_lab.protocol.job import JobSync
+from wsync_lab.protocol.job import JobSync, PairSync
 from wsync_lab.protocol.phases import SyncReport
-from wsync_lab.protocol.sync import WeightSync
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,13 @@ class TrainResult:
     loss: float
     logprob_gap: float
     kl_k3: float
+
+
+def merged(rollouts: Sequence[Rollout]) -> Rollout:
+    """The samples of all pairs as one."""
+    (version,) = {each.weight_version for each in rollouts}
+    tokens = torch.cat([each.tokens for each in rollouts])
+    return Rollout(tokens, torch.cat([each.engine_logprobs for each in rollouts]), version)
 
 
 class EngineActor:
@@ -74,7 +80,7 @@ class TrainerActor:
     def __init__(self, config: ExperimentConfig, rank: int) -> None:
         self._config, self._rank = config, rank
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._sync: WeightSync | AdapterSync | None = None
+        self._sync: PairSync | None = None
 
     def free_port(self) -> int:
         """A port for the trainers' rendezvous, on this actor's host."""
@@ -86,21 +92,23 @@ class TrainerActor:
         """Form the process group of all trainer ranks."""
         backend = "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo"
         address = f"tcp://127.0.0.1:{port}"
-        dist.init_process_group(
-            backend, init_method=address, rank=self._rank, world_size=self._config.num_pairs
-        )
-        self._mesh: DeviceMesh = init_device_mesh(self._device.type, (self._config.num_pairs,))
+        size = self._config.num_trainers
+        dist.init_process_group(backend, init_method=address, rank=self._rank, world_size=size)
+        self._mesh: DeviceMesh = init_device_mesh(self._device.type, (size,))
 
     def reset(self) -> None:
         """Start again from the initial policy."""
-        kind = LoraPolicy if self._config.lora_rank else FullPolicy
-        self._policy = kind(self._config, self._mesh, self._device)
-        trained = [each for each in self._policy.module.parameters() if each.requires_grad]
-        self._optimizer = torch.optim.Adam(trained, lr=self._config.learning_rate)
+        self._policy = self._build_policy()
+        self._optimizer = torch.optim.Adam(self._policy.trained(), lr=self._config.learning_rate)
 
     def connect(self, engine: Any, transport: str) -> dict[str, Any]:
-        """Open ``transport`` to the engine actor; returns what a record says of it."""
-        self._sync, described = self._policy.connect(RayEngineClient(engine), transport, self._rank)
+        """Open ``transport`` to the engine actor, None for a rank that feeds none.
+
+        Returns:
+            what a record says of the connection.
+        """
+        client = None if engine is None else RayEngineClient(engine)
+        self._sync, described = self._policy.connect(client, transport, self._rank)
         return described
 
     def disconnect(self) -> None:
@@ -110,7 +118,6 @@ class TrainerActor:
 
     def train(self, rollout: Rollout, rewards: torch.Tensor, reference: torch.Tensor) -> TrainResult:
         """One optimiser step; gap and KL are of the weights before it."""
-        self._optimizer.zero_grad()
         tokens = rollout.tokens.to(self._device)
         logprobs = completion_logprobs(self._policy.module, tokens, self._config.prompt_tokens)
         advantages = group_advantages(rewards.view(-1, self._config.samples_per_prompt)).flatten()
@@ -118,9 +125,17 @@ class TrainerActor:
         settings = self._config.clip, self._config.kl_coefficient
         loss = grpo_loss(logprobs, engine, frozen, advantages.to(logprobs), *settings)
         loss.backward()
+        self._policy.take_gradients()
         self._optimizer.step()
+        self._policy.refresh()
         gap = (engine - logprobs.detach()).abs().mean()
         return TrainResult(loss.item(), gap.item(), k3(engine, logprobs.detach()).mean().item())
+
+    def _build_policy(self) -> Policy:
+        if self._config.megatron_tp:
+            return MegatronPolicy(self._config)
+        kind = LoraPolicy if self._config.lora_rank else FullPolicy
+        return kind(self._config, self._mesh, self._device)
 
     def sync(self, version: int) -> SyncReport:
         """One update of all pairs; see ``protocol.job.JobSync``."""

@@ -29,12 +29,17 @@ _START_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Cluster:
-    """Handles on the actors of one run; trainer ``i`` and engine ``i`` share slot ``i``."""
+    """Handles on the actors of one run; a pair's trainers and its engine share a slot."""
 
     trainers: list[Any]
     engines: list[Any]
     reference: Any
     reward: Any
+
+    def engine_of(self, rank: int) -> Any:
+        """The engine that trainer ``rank`` feeds: the first rank of each pair has one, else None."""
+        pair, place = divmod(rank, len(self.trainers) // len(self.engines))
+        return self.engines[pair] if place == 0 else None
 
 
 def gather(calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
@@ -80,7 +85,10 @@ def _place(config: ExperimentConfig, placement: Placement, folder: str) -> Clust
     pairs = range(placement.num_pairs)
     services = placement.num_pairs
     return Cluster(
-        trainers=[on_slot(pair, actors.TrainerActor, config, pair) for pair in pairs],
+        trainers=[
+            on_slot(rank // placement.trainers_per_pair, actors.TrainerActor, config, rank)
+            for rank in range(config.num_trainers)
+        ],
         engines=[on_slot(pair, actors.EngineActor, config, folder) for pair in pairs],
         reference=on_slot(services, actors.ReferenceActor, config),
         reward=on_slot(services, actors.RewardActor, config),

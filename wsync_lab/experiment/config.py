@@ -35,6 +35,9 @@ class ExperimentConfig:
         lora_rank: above 0, an adapter of that rank is trained and sent, and the base is frozen;
             vLLM takes 8, 16, 32 and more.
         lora_alpha, lora_targets: see ``lora.config.AdapterConfig``.
+        megatron_tp, megatron_pp: above 0, the adapter is sharded over that many tensor- and
+            pipeline-parallel ranks; their product is a multiple of ``num_pairs``.
+        megatron_flush_bytes: see ``lora.megatron.gather.convert_adapter``.
         skip_sync_at: steps whose weight update is left out on purpose, to see the gap it makes.
 
     Raises:
@@ -75,6 +78,10 @@ class ExperimentConfig:
         "down_proj",
     )
 
+    megatron_tp: int = 0
+    megatron_pp: int = 0
+    megatron_flush_bytes: int = 1 << 16
+
     def __post_init__(self) -> None:
         for transport in self.transports:
             self.sync_config(transport)
@@ -84,10 +91,16 @@ class ExperimentConfig:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: give a number above 0")
         self._check_choices()
+        self._check_adapter()
 
     def sync_config(self, transport: str) -> SyncConfig:
         """What ``WeightSync`` needs for one of the transports."""
         return SyncConfig(transport, self.slot_bytes, self.num_slots, self.deadline_s, self.verify)
+
+    @property
+    def num_trainers(self) -> int:
+        """Trainer ranks; the first of each ``num_trainers / num_pairs`` feeds an engine."""
+        return self.megatron_tp * self.megatron_pp or self.num_pairs
 
     def _check_choices(self) -> None:
         if self.engine not in get_args(EngineName):
@@ -96,13 +109,25 @@ class ExperimentConfig:
             raise ConfigError(f"dtype is {self.dtype!r}: choose one of {', '.join(get_args(DTypeName))}")
         if self.hidden_size % HIDDEN_SIZE_UNIT:
             raise ConfigError(f"hidden_size is {self.hidden_size}: give a multiple of {HIDDEN_SIZE_UNIT}")
-        if self.lora_rank < 0 or (self.lora_rank and not (self.lora_targets and self.lora_alpha > 0)):
-            raise ConfigError(
-                f"lora_rank is {self.lora_rank}: give 0, or a rank, targets and an alpha above 0"
-            )
         if self.samples_per_prompt < 2:
             raise ConfigError("samples_per_prompt is 1: a group needs 2 or more to be normalised")
         if self.prompts_per_step % self.num_pairs:
             raise ConfigError(
                 f"prompts_per_step is {self.prompts_per_step}: give a multiple of num_pairs, {self.num_pairs}"
+            )
+
+    def _check_adapter(self) -> None:
+        if self.lora_rank < 0 or (self.lora_rank and not (self.lora_targets and self.lora_alpha > 0)):
+            raise ConfigError(
+                f"lora_rank is {self.lora_rank}: give 0, or a rank, targets and an alpha above 0"
+            )
+        tp, pp = self.megatron_tp, self.megatron_pp
+        if min(tp, pp) < 0 or (tp > 0) != (pp > 0) or (tp and not self.lora_rank):
+            raise ConfigError(
+                f"megatron_tp is {tp}, megatron_pp {pp}, lora_rank {self.lora_rank}: "
+                "give all three, or none of the first two"
+            )
+        if self.num_trainers % self.num_pairs:
+            raise ConfigError(
+                f"megatron_tp {tp} x megatron_pp {pp} ranks: give a multiple of num_pairs, {self.num_pairs}"
             )

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from wsync_lab.engines.base import Sampling
-from wsync_lab.experiment.actors import Rollout, TrainResult
+from wsync_lab.experiment.actors import Rollout, TrainResult, merged
 from wsync_lab.experiment.cluster import Cluster, gather
 from wsync_lab.experiment.config import ExperimentConfig
 from wsync_lab.experiment.task import make_prompts
@@ -48,8 +50,9 @@ class StepLoop:
         with timer.phase("reference"):
             (reference,) = gather([self._cluster.reference.logprobs.remote(rollouts)])
         with timer.phase("train"):
-            batches = zip(self._cluster.trainers, rollouts, rewards, reference, strict=True)
-            results = gather([trainer.train.remote(*batch) for trainer, *batch in batches])
+            batches = self._batches(rollouts, rewards, reference)
+            pairs = zip(self._cluster.trainers, batches, strict=True)
+            results = gather([trainer.train.remote(*batch) for trainer, batch in pairs])
         synced = self._timed_sync(step, timer)
         wall_s, times_s = timer.stop()
         measured = {"step": step, "weight_version": self.version, "wall_s": wall_s, "phase_times_s": times_s}
@@ -66,6 +69,13 @@ class StepLoop:
             sampling = Sampling(config.max_tokens, 1.0, config.samples_per_prompt, first)
             calls.append(engine.rollout.remote(prompts[pair * share : (pair + 1) * share], sampling))
         return gather(calls)
+
+    def _batches(self, rollouts: list[Rollout], *of_samples: list[Any]) -> list[tuple[Any, ...]]:
+        """What each trainer rank trains on: its pair's samples, or, where an adapter is sharded, all."""
+        if not self._config.megatron_tp:
+            return list(zip(rollouts, *of_samples, strict=True))
+        everything = merged(rollouts), *(torch.cat(list(each)) for each in of_samples)
+        return [everything] * self._config.num_trainers
 
     def _timed_sync(self, step: int, timer: PhaseTimer) -> dict[str, Any]:
         """The sync, its pause and resume counted apart."""

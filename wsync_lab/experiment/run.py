@@ -35,8 +35,9 @@ def run_experiment(
     from wsync_lab.experiment.cluster import gather, running_cluster
 
     say = progress or (lambda text: None)
-    placement = Placement(config.num_pairs, torch.cuda.device_count())
-    say(f"starting {config.num_pairs} engines ({config.engine}) and as many trainer ranks")
+    each = config.num_trainers // config.num_pairs
+    placement = Placement(config.num_pairs, torch.cuda.device_count(), each)
+    say(f"starting {config.num_pairs} engines ({config.engine}) and {config.num_trainers} trainer ranks")
     start_s = time.perf_counter()
     with running_cluster(config, placement) as cluster:
         if config.lora_rank:
@@ -75,7 +76,8 @@ class _Run:
         trainers = self._cluster.trainers
         start_s = time.perf_counter()
         gather([trainer.reset.remote() for trainer in trainers])
-        pairs = zip(trainers, self._cluster.engines, strict=True)
+        fed = [self._cluster.engine_of(rank) for rank in range(len(trainers))]
+        pairs = zip(trainers, fed, strict=True)
         connected = gather([trainer.connect.remote(engine, transport) for trainer, engine in pairs])
         engines = gather([engine.call.remote("describe") for engine in self._cluster.engines])
         record["config"] |= connected[0] | engines[0]

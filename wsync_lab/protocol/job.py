@@ -19,6 +19,8 @@ class PairSync(Protocol):
 
     def abort(self, reason: str) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class JobSync:
     """One rank's part in two-phase commit over the trainer ranks' process group.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from wsync_lab.records import Record, read
 from wsync_lab.tables import syncs
@@ -44,7 +45,7 @@ def _step_row(record: Record, file: Path) -> Row:
     row, config = summary([record]).iloc[0], record["config"]
     return {
         "transport": row["transport"],
-        "where": f"{config['model']}, {config['dtype']}, {_machine(record['provenance'])}",
+        "where": f"{_model(config)}, {config['dtype']}, {_machine(record['provenance'])}",
         "slots": _slots(config),
         "payload (MB)": significant(row["payload_MB"]),
         "sync (s)": significant(row["sync_s"]),
@@ -68,6 +69,11 @@ def _sync_row(record: Record, file: Path) -> Row:
     }
 
 
+def _model(config: Mapping[str, Any]) -> str:
+    rank = config.get("lora_rank")
+    return f"LoRA rank {rank} of {config['model']}" if rank else str(config["model"])
+
+
 def _slots(config: Mapping[str, int]) -> str:
     return f"{config['num_slots']} x {config['slot_bytes'] / (1 << 20):.0f} MiB"
 
@@ -76,4 +82,8 @@ def _machine(provenance: Mapping[str, object]) -> str:
     return str(provenance["gpu"] or f"no GPU, {provenance['cpu']}")
 
 
-_ROWS: dict[str, Callable[[Record, Path], Row]] = {"step": _step_row, "sync": _sync_row}
+_ROWS: dict[str, Callable[[Record, Path], Row]] = {
+    "step": _step_row,
+    "sync": _sync_row,
+    "lora": _sync_row,
+}

@@ -11,7 +11,7 @@ from wsync_lab.config import TRANSPORT_NAMES
 LAYERS = (
     ("errors", "config", "weights", "packing", "unpacking", "digest", "copies", "chunks"),
     ("transports", "channel", "protocol", "lora"),
-    ("timing", "verify", "provenance", "records", "doctor"),
+    ("timing", "verify", "provenance", "records", "doctor", "sandbox"),
     ("experiment", "engines", "bench"),
     ("tables", "plots"),
     ("cli", "reports"),

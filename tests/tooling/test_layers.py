@@ -11,8 +11,8 @@ from wsync_lab.config import TRANSPORT_NAMES
 LAYERS = (
     ("errors", "config", "weights", "packing", "unpacking", "digest", "copies", "chunks"),
     ("transports", "channel", "protocol", "lora"),
-    ("timing", "verify", "provenance", "records", "doctor", "sandbox"),
-    ("experiment", "engines", "bench"),
+    ("timing", "verify", "provenance", "records", "sandbox"),
+    ("experiment", "engines", "bench", "doctor"),
     ("tables", "plots"),
     ("cli", "reports"),
 )

@@ -4,7 +4,7 @@ import argparse
 from typing import NoReturn
 
 from wsync_lab import __version__
-from wsync_lab.cli import bench, report, run, sandbox
+from wsync_lab.cli import bench, doctor, report, run, sandbox
 from wsync_lab.errors import ConfigError
 
 
@@ -23,6 +23,6 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"wsync_lab {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    for command in (run, bench, report, sandbox):
+    for command in (run, bench, report, doctor, sandbox):
         command.add_to(commands)
     return parser

@@ -1,15 +1,14 @@
-"""What the doctor's findings say about this machine."""
+"""What the doctor's diagnosis says about this machine."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from wsync_lab.doctor import Finding
+from wsync_lab.doctor.findings import Diagnosis, Finding, TransportFinding
 from wsync_lab.reports.verdict import Verdict
 from wsync_lab.tables.labels import transport_label
-from wsync_lab.tables.markdown import markdown_table
+from wsync_lab.tables.markdown import inline_code, markdown_table
 
 
-def transport_table(findings: Sequence[Finding]) -> str:
+def transport_table(findings: Sequence[TransportFinding]) -> str:
     """Markdown: one row a transport, with what carried the bytes or why none arrived."""
     return markdown_table(
         {
@@ -22,24 +21,34 @@ def transport_table(findings: Sequence[Finding]) -> str:
     )
 
 
-def environment_verdict(findings: Sequence[Finding], provenance: Mapping[str, Any]) -> Verdict:
-    """Which transports carried bytes here, and what the container says about torch's CUDA IPC."""
-    works = [_label(finding) for finding in findings if finding.works]
-    fails = [finding.transport for finding in findings if not finding.works]
-    headline = f"{len(works)} of {len(findings)} transports carry bytes here: {', '.join(works) or 'none'}"
-    return Verdict(f"{headline}; not {', '.join(fails)}" if fails else headline, True, _details(provenance))
+def finding_table(findings: Sequence[Finding]) -> str:
+    """Markdown: what was tried, what happened, what it means and what to do."""
+    return markdown_table(
+        {
+            "subject": [finding.subject for finding in findings],
+            "status": [finding.status for finding in findings],
+            "tried": [finding.tried for finding in findings],
+            "happened": [inline_code(finding.happened) for finding in findings],
+            "means": [finding.means for finding in findings],
+            "remedy": [finding.remedy or "–" for finding in findings],
+        }
+    )
 
 
-def _details(provenance: Mapping[str, Any]) -> list[str]:
-    answer = provenance["pidfd_getfd"]
-    refused = "works" if answer == "ok" else f"is refused ({answer})"
-    torch_ipc = "is not ruled out by that" if answer == "ok" else "cannot work"
-    gpu = provenance["gpu"] or "no GPU, so every transport runs over host memory"
-    return [
-        f"This machine has {gpu}.",
-        f"`pidfd_getfd` {refused} here, so torch's CUDA IPC of expandable segments {torch_ipc}.",
+def environment_verdict(diagnosis: Diagnosis) -> Verdict:
+    """Which transport to take here, which others carried bytes, and what limits the machine."""
+    works = [_label(finding) for finding in diagnosis.transports if finding.works]
+    choice, total = diagnosis.choice, len(diagnosis.transports)
+    limits = [
+        f"{finding.subject}: {inline_code(finding.happened)}: {finding.means}"
+        for finding in diagnosis.findings
+        if finding.status in {"limited", "fails"}
     ]
+    carried = f"{len(works)} of {total} transports carry bytes here: {', '.join(works) or 'none'}"
+    if choice.transport is None:
+        return Verdict("NO TRANSPORT WORKS HERE", False, [*choice.reasons, *limits])
+    return Verdict(f"Take {choice.transport}; {carried}", True, [*choice.reasons, *limits])
 
 
-def _label(finding: Finding) -> str:
+def _label(finding: TransportFinding) -> str:
     return transport_label({"transport": finding.transport, "slot_memory": finding.carried_by})

@@ -1,6 +1,6 @@
 """The README's table: what is known about weight sync so far, published and measured here."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ Row = dict[str, str]
 
 
 def known_table(raw: Path, published: Report) -> str:
-    """Markdown: one row a published figure, then one a record of the folder ``raw``,
-    sweeps left out."""
-    rows = [_published_row(published)]
-    for file in sorted(set(raw.glob("*.jsonl")) - set(raw.glob("*sweep*"))):
-        rows.extend(_rows(file))
+    """Markdown: one row a published figure, then one a record of the folder ``raw``, those taken
+    on a GPU first, sweeps left out."""
+    files = sorted(set(raw.glob("*.jsonl")) - set(raw.glob("*sweep*")))
+    measured = [
+        (record["provenance"]["gpu"] is None, file, record) for file in files for record in read(file)
+    ]
+    shown = sorted(measured, key=lambda each: each[:2])
+    rows = [_published_row(published), *_rows(shown)]
     return markdown_table({name: [row[name] for row in rows] for name in rows[0]})
 
 
@@ -35,8 +38,8 @@ def _published_row(report: Report) -> Row:
     }
 
 
-def _rows(file: Path) -> Iterator[Row]:
-    for record in read(file):
+def _rows(measured: Iterable[tuple[bool, Path, Record]]) -> Iterator[Row]:
+    for _, file, record in measured:
         if record["kind"] in _ROWS and record["status"] == "ok":
             yield _ROWS[record["kind"]](record, file)
 
@@ -75,7 +78,9 @@ def _model(config: Mapping[str, Any]) -> str:
 
 
 def _slots(config: Mapping[str, int]) -> str:
-    return f"{config['num_slots']} x {config['slot_bytes'] / (1 << 20):.0f} MiB"
+    size = config["slot_bytes"]
+    text = f"{size / (1 << 20):.0f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.0f} KiB"
+    return f"{config['num_slots']} x {text}"
 
 
 def _machine(provenance: Mapping[str, object]) -> str:

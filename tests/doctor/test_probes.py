@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.tooling.imports import ROOT
 from wsync_lab.doctor.ask import answer
@@ -60,6 +61,7 @@ def test_each_profile_gives_another_diagnosis() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has faster ones")
 def test_auto_is_what_works_here() -> None:
     choice = choose_transport()
     assert choice.transport == "pinned"

@@ -30,3 +30,15 @@ def test_the_log_is_dated_newest_first() -> None:
     dates = re.findall(r"^## (\d{4}-\d{2}-\d{2})$", (PAPERS / "log.md").read_text(), re.MULTILINE)
     assert dates
     assert dates == sorted(dates, reverse=True)
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    root = PAPERS.parent
+    named = [
+        (match[1], match[2])
+        for path in PAPERS.glob("*.md")
+        for match in re.finditer(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", path.read_text())
+    ]
+    assert len(named) > 10
+    for path, test in named:
+        assert test in (root / path).read_text() if test else (root / path).exists(), (path, test)

@@ -47,7 +47,7 @@ def _mps(seen: Observation) -> Finding:
     if seen.answered and seen.value:
         means = "kernels of trainer and engine overlap; a client that is killed can take the others down"
         return Finding("cuda mps", "ok", tried, "it runs", means, "do not kill processes at work on the GPU")
-    means = "kernels of trainer and engine take turns: updates through device slots are about a tenth slower"
+    means = "kernels of trainer and engine take turns: updates through device slots are slower"
     return Finding("cuda mps", "absent", tried, seen.error or "it does not run", means)
 
 
@@ -72,9 +72,8 @@ def _ipc(subject: str, seen: Observation) -> Finding:
     if seen.answered and seen.value:
         return Finding(subject, "ok", tried, "it arrived", "frameworks' own path works in this form")
     happened = seen.error or "other values arrived"
-    return Finding(
-        subject, "fails", tried, happened, "frameworks' own path fails in this form", "use cuda_vmm"
-    )
+    remedy = "take the transport that is recommended below"
+    return Finding(subject, "fails", tried, happened, "frameworks' own path fails in this form", remedy)
 
 
 def _nccl(seen: Observation) -> Finding:

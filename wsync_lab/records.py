@@ -108,6 +108,24 @@ class FaultOutcome(msgspec.Struct):
     seconds: float
 
 
+class PinningRecord(Envelope):
+    """One way of exporting buckets: a sample a bucket.
+
+    Attributes:
+        trainer_bytes, worker_bytes: memory that the two processes share, as each holds it.
+        growth_bytes: how much it rises by from bucket to bucket, once it is filled.
+        num_stale: tensors that arrived with other bytes than were sent.
+        num_nans: values that became NaN.
+    """
+
+    trainer_bytes: list[int]
+    worker_bytes: list[int]
+    bucket_times_s: list[float]
+    growth_bytes: float
+    num_stale: int
+    num_nans: int
+
+
 class FaultRecord(Envelope):
     """Every fault at every message, for one transport and engine."""
 
@@ -192,6 +210,7 @@ def _schema(record: object) -> type[Envelope]:
         "sync": SyncRecord,
         "lora": SyncRecord,
         "fault": FaultRecord,
+        "pinning": PinningRecord,
     }
     return schemas.get(str(kind), Envelope)
 

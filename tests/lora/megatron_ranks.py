@@ -5,6 +5,8 @@ python -m tests.lora.megatron_ranks TP PP FILE.jsonl
 
 import multiprocessing
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from tests.lora.adapters_of import values
 from wsync_lab import provenance, records
 from wsync_lab.digest import tensor_digest
 from wsync_lab.lora.manifest import PREFIX
+from wsync_lab.lora.megatron import gather
 from wsync_lab.lora.megatron.context import PARTS, ConverterContext
 from wsync_lab.lora.megatron.gather import Converted, convert_adapter, shard_adapter
-from wsync_lab.lora.megatron.groups import build_groups
+from wsync_lab.lora.megatron.groups import ParallelGroups, build_groups
+from wsync_lab.lora.megatron.names import MatrixName
 
 CONTEXT = ConverterContext(
     rank=4,
@@ -32,7 +36,7 @@ CONTEXT = ConverterContext(
     num_query_groups=4,
     head_dim=6,
 )
-NEVER = 1 << 60
+FLUSHES = ["1 tensors", "7 tensors", "never", "0 bytes", "3000 bytes"]
 Digests = dict[str, int]
 
 
@@ -84,7 +88,7 @@ def digests_of(converted: Converted) -> Digests:
     return {name: tensor_digest(tensor) for name, tensor in converted.tensors.items()}
 
 
-def rank_main(rank: int, tp: int, pp: int, port: int, spoil: str, flushes: list[int], replies: Any) -> None:
+def rank_main(rank: int, tp: int, pp: int, port: int, spoil: str, flushes: list[str], replies: Any) -> None:
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=tp * pp)
@@ -92,12 +96,31 @@ def rank_main(rank: int, tp: int, pp: int, port: int, spoil: str, flushes: list[
     shards = own_shards(CONTEXT, tp, pp, seed=1)
     _spoil(shards, spoil if rank == tp * pp - 1 else "")
     try:
-        made = [convert_adapter(shards, CONTEXT, groups, flush_bytes) for flush_bytes in flushes]
+        made = [flushed(flush, shards, groups) for flush in flushes]
         replies.put((rank, [digests_of(each) for each in made], made[0].excluded, ""))
     except Exception as error:  # the test asserts on it
         replies.put((rank, [], {}, f"{type(error).__name__}: {error}"))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def flushed(flush: str, shards: dict[str, torch.Tensor], groups: ParallelGroups) -> Converted:
+    """Convert with a flush after so many ``tensors``, or when so many ``bytes`` wait, or never."""
+    if flush == "never":
+        return convert_adapter(shards, CONTEXT, groups, 1 << 60)
+    number, unit = flush.split()
+    if unit == "bytes":
+        return convert_adapter(shards, CONTEXT, groups, int(number))
+    by_size, gather._batches = gather._batches, partial(_by_count, int(number))
+    try:
+        return convert_adapter(shards, CONTEXT, groups, 0)
+    finally:
+        gather._batches = by_size
+
+
+def _by_count(count: int, names: Sequence[MatrixName], *_: object) -> Iterator[list[MatrixName]]:
+    for first in range(0, len(names), count):
+        yield list(names[first : first + count])
 
 
 def _spoil(shards: dict[str, torch.Tensor], how: str) -> None:
@@ -113,7 +136,7 @@ def _spoil(shards: dict[str, torch.Tensor], how: str) -> None:
         shards["decoder.layers.0.self_attention.in_proj.lora_A.weight"] = torch.zeros(4, 48)
 
 
-def run_ranks(tp: int, pp: int, flushes: list[int], spoil: str = "") -> list[tuple[Any, ...]]:
+def run_ranks(tp: int, pp: int, flushes: list[str], spoil: str = "") -> list[tuple[Any, ...]]:
     """(rank, digests for each of ``flushes``, excluded, error) of every rank, in order."""
     multiprocessing.set_forkserver_preload(["torch", "wsync_lab.engines.process"])
     context = multiprocessing.get_context("forkserver")
@@ -130,15 +153,9 @@ def run_ranks(tp: int, pp: int, flushes: list[int], spoil: str = "") -> list[tup
             process.kill()
 
 
-def shard_bytes(num_tensors: int) -> int:
-    """Of ``num_tensors`` of the smallest shards, so that a flush takes about as many."""
-    return num_tensors * CONTEXT.rank * CONTEXT.hidden_size * 2
-
-
 def record(tp: int, pp: int) -> dict[str, Any]:
-    """Whether every rank converts to what one process does, for three sizes of flush."""
-    flushes = [0, shard_bytes(7), NEVER]
-    found, (one, *_) = run_ranks(tp, pp, flushes), run_ranks(1, 1, [NEVER])
+    """Whether every rank converts to what one process does, whenever buffers are flushed."""
+    found, (one, *_) = run_ranks(tp, pp, FLUSHES), run_ranks(1, 1, ["never"])
     expected = one[1][0]
     wrong = sum(digests != expected for _, of_flushes, _, _ in found for digests in of_flushes)
     return {
@@ -147,10 +164,10 @@ def record(tp: int, pp: int) -> dict[str, Any]:
         "run_id": records.new_run_id(),
         "status": "failed" if wrong else "ok",
         "error": f"{wrong} conversions differ from that of one process" if wrong else None,
-        "config": {"model": "lora-megatron", "tp": tp, "pp": pp, "flush_bytes": flushes},
+        "config": {"model": "lora-megatron", "tp": tp, "pp": pp, "flushes": FLUSHES},
         "provenance": provenance.collect(emulated_placement=True),
         "num_tensors": len(expected),
-        "num_conversions": len(found) * len(flushes),
+        "num_conversions": len(found) * len(FLUSHES),
         "num_mismatched": wrong,
     }
 

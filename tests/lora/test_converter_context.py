@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.lora import loose_kwargs
-from tests.lora.megatron_ranks import CONTEXT, NEVER, shard_bytes, whole_adapter
+from tests.lora.megatron_ranks import CONTEXT, whole_adapter
 from tests.tooling.imports import ROOT, modules
 from wsync_lab.lora.manifest import PREFIX, AdapterTargets, build_manifest
 from wsync_lab.lora.megatron.context import ConverterContext
@@ -36,7 +36,7 @@ def right(converted: dict[str, torch.Tensor]) -> set[str]:
 
 
 def test_loose_options_are_lost_on_an_intermediate_flush() -> None:
-    whole = dict(loose_kwargs.gather_all(FUSED, CONTEXT, NEVER, lora_rank=CONTEXT.rank))
+    whole = dict(loose_kwargs.gather_all(FUSED, CONTEXT, 1 << 60, lora_rank=CONTEXT.rank))
     assert right(whole) == EXPECTED.keys()
     flushed = dict(loose_kwargs.gather_all(FUSED, CONTEXT, FUSED[0][1].nbytes, lora_rank=CONTEXT.rank))
     last_flush = {QKV_B[-1].peft(f"self_attn.{part}_proj") for part in "qkv"}
@@ -62,7 +62,7 @@ def test_with_the_context_no_flush_changes_anything(num_waiting: int) -> None:
 
 def test_the_manifest_would_have_told() -> None:
     """Where the rank was lost, every wrong tensor is named before a byte moves."""
-    flushed = dict(loose_kwargs.gather_all(FUSED, CONTEXT, shard_bytes(1), lora_rank=CONTEXT.rank))
+    flushed = dict(loose_kwargs.gather_all(FUSED, CONTEXT, 384, lora_rank=CONTEXT.rank))
     wrong = {**TENSORS, **flushed}
     shapes = {
         name.removeprefix(PREFIX).removesuffix(".lora_B.weight"): (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 from torch import nn
 
-from tests.lora.megatron_ranks import CONTEXT, NEVER, digests_of, run_ranks, shard_bytes, whole_adapter
+from tests.lora.megatron_ranks import CONTEXT, FLUSHES, digests_of, run_ranks, whole_adapter
 from wsync_lab.digest import tensor_digest
 from wsync_lab.errors import ConfigError
 from wsync_lab.lora.manifest import PREFIX, AdapterTargets, build_manifest
@@ -20,7 +20,7 @@ from wsync_lab.lora.megatron.layout import from_peft, to_peft
 from wsync_lab.lora.megatron.names import MatrixName, parse
 from wsync_lab.lora.megatron.sharding import join, split
 
-FLUSHES = [0, shard_bytes(7), NEVER]
+NEVER = "never"
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ LAYERS = (
     ("errors", "config", "weights", "packing", "unpacking", "digest", "copies", "chunks"),
     ("transports", "channel", "protocol", "lora"),
     ("timing", "verify", "provenance", "records", "sandbox"),
-    ("experiment", "engines", "bench", "doctor"),
+    ("experiment", "engines", "bench", "doctor", "pinning"),
     ("tables", "plots"),
     ("cli", "reports"),
 )

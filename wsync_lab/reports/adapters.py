@@ -15,7 +15,7 @@ _ENDS = 5  # steps at each end of a run that its reward is averaged over
 def phase_table(records: Sequence[Record]) -> str:
     """Markdown: medians of an update of the 624 tensors, by transport."""
     table = syncs.summary([record for record in records if record["kind"] == "lora"])
-    phases = ("gather", "pack", "transfer", "apply", "commit")
+    phases = ("pack", "transfer", "apply", "commit")
     milliseconds = {
         f"{name} (ms)": [significant(each * 1e3) for each in table[f"{name}_s"]] for name in phases
     }
@@ -27,7 +27,6 @@ def phase_table(records: Sequence[Record]) -> str:
             "x as fast as cpu": [significant(each) for each in table["vs_cpu"]],
             "spread": [percent(each) for each in table["spread"]],
             **milliseconds,
-            "status": list(table["status"]),
         }
     )
 

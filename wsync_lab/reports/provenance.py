@@ -18,8 +18,10 @@ def provenance_of(records: Sequence[Record]) -> str:
 
 
 def provenance_now(provenance: Mapping[str, Any]) -> str:
-    """Markdown: one provenance, as ``wsync_lab.provenance.collect`` gives it."""
-    return _table(_rows(provenance))
+    """Markdown: one provenance, as ``wsync_lab.provenance.collect`` gives it; nothing is placed yet."""
+    rows = _rows(provenance)
+    del rows["placement"]
+    return _table(rows)
 
 
 def _rows(provenance: Mapping[str, Any]) -> dict[str, str]:
